@@ -1,0 +1,19 @@
+"""Train with mixed precision, convert to FP16/BF16 ONNX, build TensorRT engines, prove the accuracy drift."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpdeploy.convert.api import convert as convert
+
+__version__ = "0.1.0"
+
+# Loaded on first use, so that `import mpdeploy` costs nothing.
+_HOMES = {"convert": "mpdeploy.convert.api"}
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mpdeploy' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,42 @@
+"""Progress on standard error: a bar on a terminal, plain lines elsewhere, nothing with --quiet."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import click
+
+Item = TypeVar("Item")
+
+_PLAIN_INTERVAL = 5.0  # seconds between plain lines
+
+
+def note(text: str) -> None:
+    """Write one line of log to standard error, unless --quiet was given."""
+    if not _quiet():
+        print(text, file=sys.stderr, flush=True)
+
+
+def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
+    """Yield the items while showing how far it is: a bar with ETA on a terminal, else a line every 5 seconds."""
+    if _quiet():
+        yield from items
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import track as rich_track
+
+        yield from rich_track(items, what, total=total, console=Console(stderr=True), transient=True)
+    else:
+        last = time.monotonic()
+        for done, item in enumerate(items):
+            now = time.monotonic()
+            if now - last >= _PLAIN_INTERVAL:
+                last = now
+                note(f"{what}: {done}" + (f" of {total}" if total is not None else ""))
+            yield item
+
+
+def _quiet() -> bool:
+    context = click.get_current_context(silent=True)
+    return bool(context and context.obj and context.obj.get("quiet"))

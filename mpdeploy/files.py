@@ -1,0 +1,119 @@
+"""Reading and writing files whole: an output appears complete or not at all."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from mpdeploy.errors import UsageError
+
+_CHUNK = 1 << 20
+
+
+def readable_file(path: Path, what: str) -> Path:
+    """Return ``path`` if it is a non-empty regular file; raise ``UsageError`` that calls it ``what`` otherwise."""
+    if not path.exists():
+        raise UsageError(f"{what} not found", where=str(path), remedy="check the path")
+    if path.is_dir():
+        raise UsageError(f"{what} is a folder, not a file", where=str(path), remedy="name the file inside it")
+    try:
+        with path.open("rb") as stream:
+            empty = not stream.read(1)
+    except OSError as error:
+        raise UsageError(f"{what} cannot be read: {error.strerror}", where=str(path)) from error
+    if empty:
+        raise UsageError(f"{what} is empty", where=str(path), remedy="write or download it again")
+    return path
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes as 64 hexadecimal digits, read in constant memory."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Yield a scratch path beside ``target``; on success it replaces ``target``, on failure it is removed.
+
+    Parent folders are made.  An existing ``target`` survives every failure.  A full disk, a read-only or
+    impossible folder becomes a ``UsageError`` that names the path.
+    """
+    with _disk_faults(target):
+        if target.is_dir():
+            raise UsageError(
+                "the output is an existing folder", where=str(target), remedy="name a file in it"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with _disk_faults(target):
+            yield scratch
+            _flush_to_disk(scratch)
+            os.replace(scratch, target)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty scratch folder beside ``target``; on success it becomes ``target``.
+
+    An existing ``target`` is replaced as a whole, and survives every failure.
+    """
+    with _disk_faults(target):
+        if target.is_file():
+            raise UsageError(
+                "the output folder is an existing file", where=str(target), remedy="name another folder"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with _disk_faults(target):
+            scratch.mkdir()
+            yield scratch
+            if target.exists():
+                old = target.with_name(f".{target.name}.{secrets.token_hex(4)}.old")
+                os.replace(target, old)
+                os.replace(scratch, target)
+                shutil.rmtree(old)
+            else:
+                os.replace(scratch, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def write_bytes(target: Path, content: bytes) -> None:
+    """Write ``content`` to ``target`` atomically (see ``atomic_path``)."""
+    with atomic_path(target) as scratch:
+        scratch.write_bytes(content)
+
+
+def write_text(target: Path, content: str) -> None:
+    """Write ``content`` to ``target`` as UTF-8, atomically (see ``atomic_path``)."""
+    write_bytes(target, content.encode("utf-8"))
+
+
+def _flush_to_disk(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def _disk_faults(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "free some space or choose another folder"
+        else:
+            remedy = "choose a folder that you can write to"
+        reason = error.strerror or type(error).__name__
+        raise UsageError(f"cannot write the output: {reason}", where=str(target), remedy=remedy) from error

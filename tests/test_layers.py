@@ -1,0 +1,81 @@
+"""The direction of imports: a room may import from the rooms below it, never from above."""
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "mpdeploy"
+
+GROUND = {"errors", "files", "records"}
+GRAPH_SIDE = ["numerics", "graph", "runtime", "plan", "convert", "verify", "engine", "report", "bundle"]
+MAY_IMPORT = {room: GROUND | set(GRAPH_SIDE[: i + 1]) for i, room in enumerate(GRAPH_SIDE)}
+MAY_IMPORT["amp"] = GROUND | {"numerics", "amp"}
+MAY_IMPORT["train"] = GROUND | {"numerics", "amp", "train"}
+MAY_IMPORT["source"] = GROUND | set(GRAPH_SIDE) | {"amp", "train", "source"}
+MAY_IMPORT["pipeline"] = MAY_IMPORT["source"] | {"pipeline"}
+MAY_IMPORT["api"] = MAY_IMPORT["pipeline"] | {"api"}
+MAY_IMPORT["cli"] = MAY_IMPORT["api"] | {"cli"}
+
+# Heavy or optional libraries, and the rooms that may know them.
+HOMES = {
+    "torch": {"amp", "train", "source", "runtime", "api", "cli"},
+    "onnx": {"graph", "source"},
+    "onnx_ir": {"graph", "plan", "convert", "runtime", "source"},
+    "onnxruntime": {"runtime"},
+    "openvino": {"runtime"},
+    "tensorrt": {"engine", "runtime"},
+    "tensorrt_rtx": {"engine", "runtime"},
+    "matplotlib": {"report"},
+    "jinja2": {"report"},
+    "rich": {"cli", "report"},
+    "click": {"cli"},
+    "scipy": {"plan", "numerics", "verify"},
+}
+
+
+def imports(path: Path) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.append(node.module)
+    return names
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_imports_go_down_only():
+    breaches = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = room_of(path)
+        if room in GROUND | {"__init__", "__main__"}:
+            continue
+        for name in imports(path):
+            first, _, rest = name.partition(".")
+            if first == "mpdeploy" and rest and rest.split(".")[0] not in MAY_IMPORT[room]:
+                breaches.append(f"{path.relative_to(PACKAGE)} imports {name}")
+            if first in HOMES and room not in HOMES[first]:
+                breaches.append(
+                    f"{path.relative_to(PACKAGE)} imports {name}, at home in {sorted(HOMES[first])}"
+                )
+    assert breaches == []
+
+
+def test_the_ground_imports_only_itself():
+    for room in GROUND:
+        for name in imports(PACKAGE / f"{room}.py"):
+            if name.startswith("mpdeploy."):
+                assert name.split(".")[1] in GROUND
+
+
+def test_files_are_small():
+    sizes = {p: p.stat().st_size for p in PACKAGE.rglob("*.py")}
+    assert {p: s for p, s in sizes.items() if s > 20_000} == {}
+
+
+def test_a_formats_numbers_have_one_home():
+    for path in PACKAGE.rglob("*.py"):
+        if path.name != "formats.py":
+            assert "65504" not in path.read_text(), path
