@@ -40,11 +40,11 @@ def sha256_of(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def atomic_path(target: Path) -> Iterator[Path]:
-    """Yield a scratch path beside ``target``; on success it replaces ``target``, on failure it is removed.
+def scratch_path(target: Path) -> Iterator[Path]:
+    """Yield a path beside ``target`` to write to; what is still there at the end is removed.
 
-    Parent folders are made.  An existing ``target`` survives every failure.  A full disk, a read-only or
-    impossible folder becomes a ``UsageError`` that names the path.
+    Parent folders are made.  A full disk, a read-only or impossible folder becomes a ``UsageError`` that names
+    ``target``.
     """
     with _disk_faults(target):
         if target.is_dir():
@@ -52,14 +52,30 @@ def atomic_path(target: Path) -> Iterator[Path]:
                 "the output is an existing folder", where=str(target), remedy="name a file in it"
             )
         target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        with _disk_faults(target):
+        scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        try:
             yield scratch
-            _flush_to_disk(scratch)
-            os.replace(scratch, target)
-    finally:
-        scratch.unlink(missing_ok=True)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+def publish(scratch: Path, target: Path) -> None:
+    """Put a finished scratch file in the place of ``target``, after its bytes are on disk."""
+    with _disk_faults(target):
+        with scratch.open("rb") as stream:
+            os.fsync(stream.fileno())
+        os.replace(scratch, target)
+
+
+@contextlib.contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Yield a scratch path; on success it replaces ``target``, and an existing ``target`` survives every failure.
+
+    Faults as in ``scratch_path``.
+    """
+    with scratch_path(target) as scratch:
+        yield scratch
+        publish(scratch, target)
 
 
 @contextlib.contextmanager
@@ -99,11 +115,6 @@ def write_bytes(target: Path, content: bytes) -> None:
 def write_text(target: Path, content: str) -> None:
     """Write ``content`` to ``target`` as UTF-8, atomically (see ``atomic_path``)."""
     write_bytes(target, content.encode("utf-8"))
-
-
-def _flush_to_disk(path: Path) -> None:
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
 
 
 @contextlib.contextmanager

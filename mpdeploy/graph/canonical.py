@@ -1,0 +1,80 @@
+"""One form for every model: functions inlined, sparse initializers dense, all nodes named differently."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx_ir as ir
+from onnx import numpy_helper
+
+from mpdeploy.errors import ModelError
+from mpdeploy.graph.scope import all_nodes
+
+_DENSE_LIMIT_BYTES = 1 << 30
+
+
+def canonical_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with its local functions inlined and its sparse initializers made dense."""
+    for graph in _proto_graphs(proto.graph):
+        _densify(graph)
+    if proto.functions:
+        # Bodies may be written for another opset than the model: the inliner converts them.
+        proto = onnx.inliner.inline_local_functions(proto, convert_version=True)
+    return proto
+
+
+def name_nodes(model: ir.Model) -> None:
+    """Give each node a name of its own: unnamed ones are named after their operator, equal ones numbered."""
+    taken = {node.name for node in all_nodes(model) if node.name}
+    seen: set[str] = set()
+    for index, node in enumerate(all_nodes(model)):
+        wanted = node.name or f"{node.op_type}_{index}"
+        if wanted in seen or (not node.name and wanted in taken):
+            number = 1
+            while f"{wanted}__{number}" in taken or f"{wanted}__{number}" in seen:
+                number += 1
+            wanted = f"{wanted}__{number}"
+        seen.add(wanted)
+        node.name = wanted
+
+
+def proto_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor of a model: initializers and attributes, in subgraphs and functions, too."""
+    nodes: list[onnx.NodeProto] = [node for function in proto.functions for node in function.node]
+    for graph in _proto_graphs(proto.graph):
+        yield from graph.initializer
+        nodes += graph.node
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                yield attribute.t
+            elif attribute.type == onnx.AttributeProto.TENSORS:
+                yield from attribute.tensors
+
+
+def _proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _proto_graphs(attribute.g)
+            elif attribute.type == onnx.AttributeProto.GRAPHS:
+                for inner in attribute.graphs:
+                    yield from _proto_graphs(inner)
+
+
+def _densify(graph: onnx.GraphProto) -> None:
+    for sparse in graph.sparse_initializer:
+        name, dims = sparse.values.name, list(sparse.dims)
+        values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+        size = int(np.prod(dims, dtype=np.float64))
+        if size * values.itemsize > _DENSE_LIMIT_BYTES:
+            raise ModelError(f"sparse initializer '{name}' would take {size} elements when dense")
+        flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dims)
+        if flat.size and (flat.min() < 0 or flat.max() >= size):
+            raise ModelError(f"sparse initializer '{name}' has an index outside its shape {dims}")
+        dense = np.zeros(size, values.dtype)
+        dense[flat] = values
+        graph.initializer.append(numpy_helper.from_array(dense.reshape(dims), name))
+    del graph.sparse_initializer[:]

@@ -1,0 +1,235 @@
+"""ONNX files in and out of memory.
+
+``load`` reads everything but the large tensors, which stay in their file until they are written (see
+``mpdeploy.graph.wire``), checks the model, and brings it into one form: local functions inlined, sparse
+initializers dense, every node named.  ``save`` writes a model whole or not at all.
+"""
+
+import hashlib
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from mpdeploy.errors import UsageError
+from mpdeploy.files import atomic_path, publish, readable_file, scratch_path
+from mpdeploy.graph import canonical, check, types, wire
+from mpdeploy.graph.scope import all_graphs, all_nodes
+from mpdeploy.graph.tensors import FileTensor, StreamedTensor, resolve_external
+
+IN_MEMORY_BYTES = 1024  # tensors below this size are parsed with the graph
+SINGLE_FILE_BYTES = 2**31 - 2**20  # protobuf refuses messages of 2 GiB and more
+
+_SOURCE = "mpdeploy.source"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the file said of itself, for the way back: declared inputs and outputs, where its weights lay."""
+
+    path: Path
+    external: bool
+    inputs: dict[str, onnx.ValueInfoProto]
+    outputs: dict[str, onnx.ValueInfoProto]
+    value_infos: frozenset[str]
+
+
+def load(path: Path) -> ir.Model:
+    """Return the model in ``path``, checked, typed as far as can be known, its large tensors still in the file.
+
+    Raises ``UsageError`` if the file is missing, empty, truncated, not ONNX, or points outside its folder;
+    ``ModelError`` if the model is invalid.
+    """
+    proto = read_skeleton(path)
+    external = _uses_external_data(proto, path)
+    source = Source(
+        path=path,
+        external=external,
+        inputs={v.name: _copied(v) for v in proto.graph.input},
+        outputs={v.name: _copied(v) for v in proto.graph.output},
+        value_infos=frozenset(v.name for v in proto.graph.value_info),
+    )
+    proto = canonical.canonical_proto(proto)
+    check.check_structure(proto, str(path))
+    proto = check.infer_types(proto, str(path))
+    model = ir.from_proto(proto)
+    _attach_files(model, path)
+    canonical.name_nodes(model)
+    types.infer(model)
+    model.meta[_SOURCE] = source
+    return model
+
+
+def source_of(model: ir.Model) -> Source:
+    """Return what is known of the file that a model was loaded from."""
+    source: Source = model.meta[_SOURCE]
+    return source
+
+
+def read_skeleton(path: Path) -> onnx.ModelProto:
+    """Return the file's ModelProto with its large tensors replaced by references into the file."""
+    readable_file(path, "ONNX file")
+    proto = onnx.ModelProto()
+    try:
+        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
+            proto.ParseFromString(wire.strip(buffer, path.name, IN_MEMORY_BYTES))
+    except (wire.WireError, DecodeError) as error:
+        raise UsageError(
+            f"not an ONNX model, or a truncated one ({error})",
+            where=str(path),
+            remedy="export or download it again",
+        ) from error
+    if not proto.ir_version or not proto.HasField("graph"):
+        raise UsageError("not an ONNX model", where=str(path), remedy="give a file written by an ONNX exporter")
+    return proto
+
+
+def save(model: ir.Model, path: Path) -> None:
+    """Write the model to ``path``; its inputs and outputs keep the shapes that their source declared.
+
+    Weights go into the same file, or, where the source had them outside or they exceed protobuf's 2 GiB, into
+    a data file beside it whose name holds a hash of its content: an older model beside it stays valid until
+    the very moment it is replaced.  Raises ``UsageError`` if the place cannot be written.
+    """
+    tensors = _assign_slots(model)
+    skeleton = _serialise(model)
+    total = len(skeleton) + sum(t.nbytes for t in tensors)
+    before = _own_data_file(path)
+    if total < SINGLE_FILE_BYTES and not source_of(model).external:
+        _write_single(path, skeleton, tensors)
+        after = None
+    else:
+        after = _write_external(path, skeleton, tensors)
+    if before is not None and before != after:
+        before.unlink(missing_ok=True)
+
+
+def _write_single(path: Path, skeleton: bytes, tensors: list[StreamedTensor]) -> None:
+    with atomic_path(path) as scratch, scratch.open("wb", buffering=1 << 20) as stream:
+        for piece in wire.inflate(skeleton, lambda slot: tensors[slot].nbytes):
+            if isinstance(piece, int):
+                tensors[piece].tofile(stream)
+            else:
+                stream.write(piece)
+
+
+def _write_external(path: Path, skeleton: bytes, tensors: list[StreamedTensor]) -> Path:
+    offsets, digest = [], hashlib.sha256()
+    with scratch_path(path.with_name(path.name + ".data")) as scratch:
+        with scratch.open("wb", buffering=1 << 20) as stream:
+            for tensor in tensors:
+                stream.write(bytes(-stream.tell() % 64))  # aligned, so that runtimes can map it
+                offsets.append(stream.tell())
+                for chunk in tensor.raw_chunks():
+                    digest.update(chunk)
+                    stream.write(chunk)
+        data = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
+        publish(scratch, data)
+        proto = onnx.ModelProto.FromString(skeleton)
+        for tensor_proto in _external_tensors(proto):
+            slot = int(_external_info(tensor_proto)["offset"])
+            del tensor_proto.external_data[:]
+            for key, value in (
+                ("location", data.name),
+                ("offset", offsets[slot]),
+                ("length", tensors[slot].nbytes),
+            ):
+                tensor_proto.external_data.add(key=key, value=str(value))
+        with atomic_path(path) as model_scratch:
+            model_scratch.write_bytes(proto.SerializeToString(deterministic=True))
+    return data
+
+
+def _serialise(model: ir.Model) -> bytes:
+    source = source_of(model)
+    proto = ir.to_proto(model)
+    for declared, values in ((source.inputs, proto.graph.input), (source.outputs, proto.graph.output)):
+        for value in values:
+            if value.name in declared and value.type.HasField("tensor_type"):
+                kind = value.type.tensor_type.elem_type
+                value.CopyFrom(declared[value.name])
+                value.type.tensor_type.elem_type = kind
+    kept = [v for v in proto.graph.value_info if v.name in source.value_infos]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(kept)
+    content: bytes = proto.SerializeToString(deterministic=True)
+    return content
+
+
+def _own_data_file(path: Path) -> Path | None:
+    """The data file that an earlier ``save`` to ``path`` wrote, if the model there still points to it."""
+    if not path.is_file():
+        return None
+    try:
+        proto = read_skeleton(path)
+    except UsageError:
+        return None
+    for tensor in _external_tensors(proto):
+        location = _external_info(tensor).get("location", "")
+        if location.startswith(path.name + ".") and location.endswith(".data") and "/" not in location:
+            return path.with_name(location)
+    return None
+
+
+def _assign_slots(model: ir.Model) -> list[StreamedTensor]:
+    tensors: list[StreamedTensor] = []
+    for tensor in _model_tensors(model):
+        if isinstance(tensor, StreamedTensor):
+            tensor.slot = len(tensors)
+            tensors.append(tensor)
+    return tensors
+
+
+def _model_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    for graph in all_graphs(model):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+    for node in all_nodes(model):
+        for attribute in node.attributes.values():
+            if attribute.type is ir.AttributeType.TENSOR:
+                yield attribute.as_tensor()
+
+
+def _attach_files(model: ir.Model, path: Path) -> None:
+    """Let every reference left by ``read_skeleton``, and all external data, be read from its file on demand."""
+
+    def attached(tensor: ir.ExternalTensor) -> FileTensor:
+        name = tensor.name or ""
+        inside = str(tensor.location) == path.name
+        home = path if inside else resolve_external(path.parent, str(tensor.location), name)
+        shape = ir.Shape(tensor.shape)
+        return FileTensor(home, tensor.offset or 0, tensor.length, name, tensor.dtype, shape)
+
+    for graph in all_graphs(model):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = attached(value.const_value)
+    for node in all_nodes(model):
+        for name, attribute in list(node.attributes.items()):
+            if attribute.type is ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+                node.attributes[name] = ir.AttrTensor(name, attached(attribute.value))
+
+
+def _uses_external_data(proto: onnx.ModelProto, path: Path) -> bool:
+    return any(_external_info(t).get("location") != path.name for t in _external_tensors(proto))
+
+
+def _external_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    for tensor in canonical.proto_tensors(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            yield tensor
+
+
+def _external_info(tensor: onnx.TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def _copied(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(value)
+    return copy

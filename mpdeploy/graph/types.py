@@ -1,0 +1,103 @@
+"""The element type of every value, and the strict check: would a strongly typed parser take this model?"""
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from mpdeploy.graph.operators import Signature, opset_of, signature
+from mpdeploy.graph.scope import all_graphs, all_nodes, attribute_graph
+
+_DTYPE_ATTRIBUTE = {
+    "Cast": "to",
+    "EyeLike": "dtype",
+    "RandomNormal": "dtype",
+    "RandomUniform": "dtype",
+    "RandomNormalLike": "dtype",
+    "RandomUniformLike": "dtype",
+    "Bernoulli": "dtype",
+    "Multinomial": "dtype",
+    "SequenceEmpty": "dtype",
+    "HannWindow": "output_datatype",
+    "HammingWindow": "output_datatype",
+    "BlackmanWindow": "output_datatype",
+    "MelWeightMatrix": "output_datatype",
+    "DequantizeLinear": "output_dtype",
+}
+
+
+def element_type(value: ir.Value) -> ir.DataType | None:
+    """Return a value's element type (for sequences and optionals that of their tensors); None if unknown."""
+    kind = value.type
+    while kind is not None and isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        kind = kind.elem_type
+    return None if kind is None or kind.dtype is ir.DataType.UNDEFINED else kind.dtype
+
+
+def is_container(value: ir.Value) -> bool:
+    """Tell whether a value is a sequence or an optional, which no Cast can convert."""
+    return isinstance(value.type, (ir.SequenceType, ir.OptionalType))
+
+
+def infer(model: ir.Model) -> None:
+    """Fill in the element types that ONNX's own inference left open: past com.microsoft and unknown operators.
+
+    A type stays unknown only where no published rule gives it.
+    """
+    for graph in all_graphs(model):
+        for value in graph.initializers.values():
+            if value.type is None and value.const_value is not None:
+                value.type = ir.TensorType(value.const_value.dtype)
+                value.shape = ir.Shape(value.const_value.shape.numpy())
+    for node in all_nodes(model):
+        if all(value.type is not None for value in node.outputs):
+            continue
+        rules = signature(node.domain, node.op_type, opset_of(model, node.domain))
+        for index, value in enumerate(node.outputs):
+            if value.type is None:
+                dtype = _output_type(node, index, rules)
+                if dtype is not None:
+                    value.type = ir.TensorType(dtype)
+
+
+def dtype_attribute(node: ir.Node) -> str | None:
+    """Return the name of the attribute that decides a node's output type, if its operator has one."""
+    return _DTYPE_ATTRIBUTE.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+
+
+def _output_type(node: ir.Node, index: int, rules: Signature | None) -> ir.DataType | None:
+    if node.op_type == "If":
+        return element_type(attribute_graph(node, "then_branch").outputs[index])
+    name = dtype_attribute(node)
+    if name is not None and name in node.attributes:
+        return ir.DataType(node.attributes[name].as_int())
+    slot = rules.output(index) if rules else None
+    if rules is None or slot is None:
+        return None
+    for position, value in enumerate(node.inputs):
+        given = rules.input(position)
+        if value is not None and given is not None and given.type == slot.type and element_type(value) is not None:
+            return element_type(value)
+    only = rules.allowed[slot.type]
+    return next(iter(only)) if len(only) == 1 else None
+
+
+def type_faults(model: ir.Model) -> Iterator[str]:
+    """Yield one line for each node whose operands break its operator's type rules; nothing if all is well.
+
+    This is what a strongly typed parser checks: one type for each type variable, and an allowed one.
+    """
+    for node in all_nodes(model):
+        rules = signature(node.domain, node.op_type, opset_of(model, node.domain))
+        if rules is None:
+            continue
+        bound: dict[str, ir.DataType] = {}
+        operands = [(rules.input(i), v) for i, v in enumerate(node.inputs)]
+        operands += [(rules.output(i), v) for i, v in enumerate(node.outputs)]
+        for slot, value in operands:
+            dtype = None if value is None else element_type(value)
+            if slot is None or dtype is None or value is None:
+                continue
+            if dtype not in rules.allowed[slot.type]:
+                yield f"{node.op_type} '{node.name}' does not take {dtype.name} for '{value.name}'"
+            elif slot.homogeneous and bound.setdefault(slot.type, dtype) is not dtype:
+                yield f"{node.op_type} '{node.name}' mixes {bound[slot.type].name} and {dtype.name} ('{value.name}')"
