@@ -1,0 +1,41 @@
+"""Mixed-precision training on torch.autocast that tells what each step did.
+
+Five lines turn a plain loop into a mixed-precision one::
+
+    engine = Engine(model, optimizer, Level.FP16_MIXED)
+    for x, y in data:
+        with engine.forward():
+            output = model(x)
+        engine.backward(loss(output.float(), y))
+        result = engine.step()  # applied, or skipped and why
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpdeploy.amp.engine import Engine as Engine
+    from mpdeploy.amp.levels import AmpConfig as AmpConfig
+    from mpdeploy.amp.levels import Level as Level
+    from mpdeploy.amp.result import Skip as Skip
+    from mpdeploy.amp.result import StepResult as StepResult
+    from mpdeploy.amp.scaling import LossScaling as LossScaling
+    from mpdeploy.amp.scaling import ScaleState as ScaleState
+
+# Loaded on first use: the levels are known to the command line, which must not wait for torch.
+_HOMES = {
+    "AmpConfig": "levels",
+    "Engine": "engine",
+    "Level": "levels",
+    "LossScaling": "scaling",
+    "ScaleState": "scaling",
+    "Skip": "result",
+    "StepResult": "result",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mpdeploy.amp' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"mpdeploy.amp.{_HOMES[name]}"), name)
