@@ -1,0 +1,60 @@
+"""Does the parsed network compute in the types that the plan promises?  Answered before anything is built."""
+
+from collections.abc import Mapping
+
+from mpdeploy.engine.network import Network
+from mpdeploy.errors import BuildError
+from mpdeploy.numerics.formats import LOW_FORMATS, Format
+
+_SHOWN = 3  # culprits named in a message
+
+
+def check_lowered(network: Network, expected: Format, where: str) -> None:
+    """Raise ``BuildError`` unless most of the network's arithmetic is in ``expected``.
+
+    Judged by matrix products and convolutions, or by all floating-point values in a network without any.
+    """
+    counts = network.census.compute or network.census.outputs
+    floats = {f.value: counts[f.value] for f in Format if counts.get(f.value)}
+    total, lowered = sum(floats.values()), floats.get(expected.value, 0)
+    if 2 * lowered <= total:
+        have = ", ".join(f"{count} in {name}" for name, count in floats.items()) or "none with a float type"
+        raise BuildError(
+            f"the engine would not compute in {expected.value}: of its arithmetic layers, {have}",
+            where=where,
+            remedy=_convert_first(expected),
+        )
+
+
+def check_plan(network: Network, promised: Mapping[str, Format], where: str) -> None:
+    """Raise ``BuildError`` if a value has another type in the network than the plan promises.
+
+    ``promised`` maps names of values to formats; values that the parser folded away are not looked at, but a
+    plan none of whose low-precision values is found proves nothing and is refused, too.
+    """
+    found = {name: kind for name, kind in network.types.items() if name in promised}
+    wrong = [
+        f"{name!r} is {kind}, planned {promised[name].value}"
+        for name, kind in found.items()
+        if kind != promised[name].value
+    ]
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise BuildError(
+            f"the network does not follow the plan: {'; '.join(wrong[:_SHOWN])}{more}",
+            where=where,
+            remedy="convert the model with this plan again, or build without --plan",
+        )
+    promises_low = any(planned in LOW_FORMATS for planned in promised.values())
+    if promises_low and not any(promised[name] in LOW_FORMATS for name in found):
+        raise BuildError(
+            "no low-precision value of the plan is found in the model",
+            where=where,
+            remedy="give the plan that this model was converted with",
+        )
+
+
+def _convert_first(expected: Format) -> str:
+    if expected not in LOW_FORMATS:
+        return "build from the FP32 model"
+    return f"precision stands in the ONNX graph: run 'mpdeploy convert --precision {expected.value}' first"

@@ -1,0 +1,138 @@
+"""Engines by TensorRT and TensorRT for RTX: one code path, what differs is asked of the ``Toolkit``."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mpdeploy.engine.faults import build_fault, parse_fault
+from mpdeploy.engine.gpu import Gpu
+from mpdeploy.engine.messages import Inbox, capture, logger_for
+from mpdeploy.engine.monitor import PhaseTracker, Progress, monitor_for
+from mpdeploy.engine.network import Network, read_network
+from mpdeploy.engine.options import BuildOptions, Feature, Profile
+from mpdeploy.engine.target import Target, choose_target
+from mpdeploy.engine.toolkit import Toolkit
+from mpdeploy.errors import DependencyError
+
+_FLAGS = {
+    Feature.STRIP_WEIGHTS: "STRIP_PLAN",
+    Feature.REFIT: "REFIT",
+    Feature.VERSION_COMPATIBLE: "VERSION_COMPATIBLE",
+    Feature.WEIGHT_STREAMING: "WEIGHT_STREAMING",
+    Feature.SPARSE_WEIGHTS: "SPARSE_WEIGHTS",
+    Feature.STRICT_NANS: "STRICT_NANS",
+}
+
+
+@dataclass(frozen=True)
+class TensorRtBackend:
+    """Either TensorRT as a ``Backend``."""
+
+    toolkit: Toolkit
+
+    @property
+    def name(self) -> str:
+        """The word that ``--backend`` takes."""
+        return self.toolkit.flavour.value
+
+    @property
+    def version(self) -> str:
+        """The version of the installed module."""
+        return self.toolkit.version
+
+    def target(self, options: BuildOptions, gpus: Sequence[Gpu]) -> Target:
+        """Return the target; see ``choose_target``."""
+        return choose_target(self.toolkit, options, tuple(gpus))
+
+    @contextlib.contextmanager
+    def parse(self, model: Path) -> Iterator["TensorRtModel"]:
+        """Yield the parsed model; see ``Backend.parse``."""
+        trt = self.toolkit.module
+        with capture() as inbox:
+            # A fresh builder each time: a used one numbers its networks, and the number lands in the plan.
+            builder = trt.Builder(logger_for(trt))
+            if not builder:
+                raise DependencyError(f"{self.toolkit.title} cannot start: {_last(inbox)}", where=str(model))
+            network = builder.create_network(self.toolkit.network_flags)
+            parser = trt.OnnxParser(network, logger_for(trt))
+            # By path and not as bytes: weights in external files are found beside it.
+            if not parser.parse_from_file(str(model)):
+                raise parse_fault((parser.get_error(i) for i in range(parser.num_errors)), str(model))
+            # The parser owns the weights that the network points to, so it lives as long as the model does.
+            yield TensorRtModel(model, self.toolkit, builder, network, parser, inbox)
+
+
+@dataclass(frozen=True)
+class TensorRtModel:
+    """A parsed model as a ``ParsedModel``."""
+
+    path: Path
+    toolkit: Toolkit
+    builder: Any
+    definition: Any
+    parser: Any
+    inbox: Inbox
+
+    @cached_property
+    def network(self) -> Network:
+        """What the parser made of the model."""
+        return read_network(self.toolkit.module, self.definition)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return TensorRT's warnings so far."""
+        return self.inbox.warnings()
+
+    def build(self, options: BuildOptions, target: Target, progress: Progress | None) -> memoryview:
+        """Return the serialised plan; see ``ParsedModel.build``."""
+        tracker = PhaseTracker(progress)
+        config = self._config(options)
+        monitor = monitor_for(self.toolkit.module, tracker)
+        config.progress_monitor = monitor
+        with tracker.interruptible():
+            plan = self.builder.build_serialized_network(self.definition, config)
+        if plan is None:
+            raise build_fault(self.inbox.errors(), str(self.path))
+        return memoryview(plan)
+
+    def _config(self, options: BuildOptions) -> Any:
+        trt = self.toolkit.module
+        config = self.builder.create_builder_config()
+        # Without the names of its layers an engine cannot be inspected.
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        if options.workspace is not None:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
+        if options.optimization_level is not None:
+            config.builder_optimization_level = options.optimization_level
+        if not options.tf32:
+            config.clear_flag(trt.BuilderFlag.TF32)
+        for feature in options.features:
+            if feature is Feature.HARDWARE_COMPATIBLE:
+                config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS
+            else:
+                config.set_flag(getattr(trt.BuilderFlag, _FLAGS[feature]))
+        if self.toolkit.selectable and options.capabilities:
+            config.num_compute_capabilities = len(options.capabilities)
+            for index, sm in enumerate(options.capabilities):
+                config.set_compute_capability(getattr(trt.ComputeCapability, f"SM{sm}"), index)
+        for profile in options.profiles:
+            self._add_profile(config, profile)
+        return config
+
+    def _add_profile(self, config: Any, profile: Profile) -> None:
+        added = self.builder.create_optimization_profile()
+        for port in self.network.inputs:
+            found = profile.range_of(port.name)
+            if found is None:
+                continue
+            set_range = added.set_shape_input if port.holds_shape else added.set_shape
+            set_range(port.name, found.min, found.opt, found.max)
+        if config.add_optimization_profile(added) < 0:
+            raise build_fault(self.inbox.errors(), str(self.path))
+
+
+def _last(inbox: Inbox) -> str:
+    errors = inbox.errors()
+    return errors[-1] if errors else "no reason given"
