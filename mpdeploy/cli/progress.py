@@ -1,13 +1,15 @@
 """Progress on standard error: a bar on a terminal, plain lines elsewhere, nothing with --quiet."""
 
+import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import click
 
 Item = TypeVar("Item")
+Report = Callable[[float, str], None]  # the share done, 0 to 1, and what is going on
 
 _PLAIN_INTERVAL = 5.0  # seconds between plain lines
 
@@ -35,6 +37,31 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
                 last = now
                 note(f"{what}: {done}" + (f" of {total}" if total is not None else ""))
             yield item
+
+
+@contextlib.contextmanager
+def meter(what: str) -> Iterator[Report]:
+    """Yield a function that shows how far one long call is: a bar on a terminal, else a line every 5 seconds."""
+    if _quiet():
+        yield lambda share, detail: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bars:
+            bar = bars.add_task(what, total=1.0)
+            yield lambda share, detail: bars.update(bar, completed=share, description=f"{what}: {detail}")
+    else:
+        last = time.monotonic()
+
+        def report(share: float, detail: str) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= _PLAIN_INTERVAL:
+                last = now
+                note(f"{what}: {share:.0%}, {detail}")
+
+        yield report
 
 
 def _quiet() -> bool:
