@@ -1,0 +1,127 @@
+"""`mpdeploy build`: an engine from an ONNX model."""
+
+from pathlib import Path
+
+import click
+
+from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.cli.progress import meter
+from mpdeploy.errors import UsageError
+
+BACKENDS = ("rtx", "tensorrt")
+FEATURES = (
+    "strip-weights",
+    "refit",
+    "version-compatible",
+    "hardware-compatible",
+    "weight-streaming",
+    "sparse-weights",
+    "strict-nans",
+)
+
+
+def _refuse_precision(context: click.Context, option: click.Parameter, given: bool) -> None:
+    if given:
+        word = (option.name or "").replace("_", "-")
+        raise UsageError(
+            f"there is no --{word}: an engine computes in the types that stand in the ONNX graph",
+            where="mpdeploy build",
+            remedy=f"run 'mpdeploy convert MODEL.onnx -o LOW.onnx --precision {word}' first, then build LOW.onnx",
+        )
+
+
+def _precision_flag(name: str) -> click.Option:
+    return click.Option(
+        [f"--{name}"], is_flag=True, hidden=True, is_eager=True, expose_value=False, callback=_refuse_precision
+    )
+
+
+@click.command(
+    epilog="Precision is not a flag here.  TensorRT 11 and TensorRT for RTX execute the types written in the "
+    "ONNX graph: 'mpdeploy convert' writes them, --expect makes the build prove them."
+)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The engine to write.")
+@click.option("--backend", type=click.Choice(BACKENDS), default="rtx", show_default=True, help="Which TensorRT builds.")
+@click.option(
+    "--shapes",
+    multiple=True,
+    metavar="NAME:MIN:OPT:MAX",
+    help="Shapes of a dynamic input, as in images:1x3x224x224:8x3x224x224:32x3x224x224.  Once for each input; "
+    "once more for the same input opens a second profile.",
+)
+@click.option(
+    "--sm", multiple=True, metavar="86,89", help="Compute capabilities to build for [default: Ampere and later]."
+)
+@click.option("--workspace", metavar="SIZE", help="Memory the builder may use, as in 512M or 4G.")
+@click.option("--opt-level", type=click.IntRange(0, 5), help="How hard the builder tries, 0 to 5.")
+@click.option("--tf32", is_flag=True, help="Let FP32 products round their operands to TF32.")
+@click.option("--feature", multiple=True, type=click.Choice(FEATURES), help="What the engine shall be, too.")
+@click.option(
+    "--expect",
+    type=click.Choice(("fp32", "fp16", "bf16")),
+    help="Fail (exit code 5) unless the engine computes in this format.",
+)
+@result_options
+def command(
+    model: Path,
+    output: Path,
+    backend: str,
+    shapes: tuple[str, ...],
+    sm: tuple[str, ...],
+    workspace: str | None,
+    opt_level: int | None,
+    tf32: bool,
+    feature: tuple[str, ...],
+    expect: str | None,
+) -> Outcome:
+    """Build an engine from MODEL, an ONNX file, and write ENGINE.json beside it.
+
+    The JSON file holds the hashes of model and engine, versions, targets, shapes, and how many layers and
+    weights compute in which type.
+    """
+    from mpdeploy.engine.api import build
+    from mpdeploy.engine.monitor import BuildStep
+    from mpdeploy.engine.options import BuildOptions, Feature, parse_capabilities, parse_shapes, parse_size
+    from mpdeploy.numerics.formats import Format
+
+    options = BuildOptions(
+        profiles=parse_shapes(shapes),
+        capabilities=parse_capabilities(sm),
+        workspace=None if workspace is None else parse_size(workspace),
+        optimization_level=opt_level,
+        tf32=tf32,
+        features=frozenset(Feature(word) for word in feature),
+    )
+    with meter(f"building {output.name}") as report:
+
+        def progress(step: BuildStep) -> None:
+            report(step.done / max(step.total, 1), step.phase)
+
+        record = build(
+            model,
+            output,
+            backend=backend,
+            options=options,
+            expect=Format(expect) if expect else None,
+            progress=progress,
+        )
+
+    def show() -> None:
+        census = record.census
+        print(f"{output}  {record.engine.size / 1e6:.1f} MB, {record.backend} {record.backend_version}")
+        print(f"  runs on     SM {', '.join(map(str, record.capabilities))}")
+        print(f"  arithmetic  {_counts(census.compute or census.outputs)} layer outputs")
+        print(f"  weights     {_counts(census.weights)} elements")
+        for text in record.warnings:
+            print(f"  warning     {text}")
+
+    return Outcome(record, show)
+
+
+for _name in ("fp16", "bf16"):
+    command.params.append(_precision_flag(_name))
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no"
