@@ -14,6 +14,7 @@ from mpdeploy.engine.record import EngineRecord, FileMark, sidecar_of
 from mpdeploy.engine.target import check_network
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_path, readable_file, sha256_of
+from mpdeploy.graph.io import load
 from mpdeploy.numerics.formats import Format
 from mpdeploy.records import save
 
@@ -34,9 +35,9 @@ def build(
     is in that format, ``plan`` (names of values to formats) that each of these values has it; both are checked
     before the build, without a GPU.  ``progress`` is called with ``BuildStep``s and may raise to stop.
 
-    Returns the record that the sidecar holds.  Raises ``UsageError`` for a bad file or option,
-    ``DependencyError`` for a missing library or GPU, ``BuildError`` for a model that the back end refuses or
-    that does not keep its promise.  Whatever fails, an existing ``output`` stays as it was.
+    Returns the record that the sidecar holds.  Raises ``UsageError`` for a bad file or option, ``ModelError`` for
+    an invalid model, ``DependencyError`` for a missing library or GPU, ``BuildError`` for a model that the back
+    end refuses or that does not keep its promise.  Whatever fails, an existing ``output`` stays as it was.
     """
     source, target_path = readable_file(Path(model), "model"), Path(output)
     chosen = options or BuildOptions()
@@ -44,6 +45,8 @@ def build(
         raise UsageError("the engine would overwrite the model", where=str(target_path), remedy="name another output")
     maker = find_backend(backend)
     target = maker.target(chosen, find_gpus())
+    # The ONNX library's own check first: it names the node of a type error that a parser may blame on the driver.
+    load(source)
     with maker.parse(source) as parsed:
         check_network(parsed.network, chosen, target, str(source))
         if expect is not None:

@@ -38,7 +38,8 @@ def infer_types(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=strict, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
-        if "[TypeInferenceError]" in str(error):
+        # Two types on one operator come under either heading.
+        if "[TypeInferenceError]" in str(error) or "inconsistent type" in str(error):
             raise ModelError(f"the model is invalid: {_one_line(error)}", where=where) from error
         return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
 
