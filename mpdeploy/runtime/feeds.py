@@ -1,0 +1,196 @@
+"""Data for a model, as a stream of feeds that can be read again and again, one in memory at a time.
+
+``--data D`` names one ``.npz`` file (one feed; its keys are the input names), a folder of ``.npz`` files (one feed
+each, in the natural order of their names), or ``module.py:callable`` that yields dicts of arrays.
+"""
+
+import hashlib
+import importlib.util
+import re
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpdeploy.errors import UsageError
+from mpdeploy.files import readable_file, sha256_of
+from mpdeploy.runtime.runner import Array, Feed
+
+_NPY = b"\x93NUMPY"  # how a file with a single array begins
+
+
+@dataclass(frozen=True)
+class Feeds:
+    """A stream of feeds.  Iterating opens the source anew each time.
+
+    ``name`` says where they come from; ``count`` is how many there are, None if only reading tells.  ``opener``
+    starts a new pass over pairs of a feed's name and the feed; ``digest`` hashes the files behind them.
+    """
+
+    name: str
+    opener: Callable[[], Iterator[tuple[str, Feed]]]
+    count: int | None = None
+    digest: Callable[[], str] = lambda: ""
+
+    def __iter__(self) -> Iterator[Feed]:
+        """Yield the feeds."""
+        for _, feed in self.labelled():
+            yield feed
+
+    def labelled(self) -> Iterator[tuple[str, Feed]]:
+        """Yield each feed after a name for it, for messages.  Raises ``UsageError`` if there is none at all."""
+        some = False
+        for label, feed in self.opener():
+            some = True
+            yield label, feed
+        if not some:
+            raise UsageError("the data holds no feed", where=self.name, remedy="give at least one sample")
+
+    def sha256(self) -> str:
+        """Return a digest of the data's files, 64 hexadecimal digits; empty for arrays that are no file."""
+        return self.digest()
+
+    def through(self, wrap: Callable[[Iterator[tuple[str, Feed]]], Iterator[tuple[str, Feed]]]) -> "Feeds":
+        """Return the same feeds seen through ``wrap``: how a caller shows progress."""
+        return replace(self, opener=lambda: wrap(self.opener()))
+
+
+def open_feeds(source: str) -> Feeds:
+    """Return the feeds that ``--data SOURCE`` names; raises ``UsageError`` if there are none."""
+    path_text, colon, function = source.rpartition(":")
+    if colon and path_text.endswith(".py"):
+        return _from_callable(Path(path_text), function)
+    path = Path(source)
+    if path.is_dir():
+        return _from_folder(path)
+    if path.suffix == ".py":
+        raise UsageError(
+            "the data module needs the name of a function", where=source, remedy=f"write {source}:FUNCTION"
+        )
+    readable_file(path, "data file")
+    return Feeds(source, lambda: iter([(source, read_npz(path))]), 1, lambda: sha256_of(path))
+
+
+def feeds_of(feeds: Iterable[Feed], name: str = "arrays") -> Feeds:
+    """Return feeds over dicts of arrays that Python code holds: a list, or any iterable that can be read again."""
+
+    def opener() -> Iterator[tuple[str, Feed]]:
+        for i, feed in enumerate(feeds):
+            yield f"{name} #{i}", _checked(feed, f"{name} #{i}")
+
+    count = len(feeds) if isinstance(feeds, (list, tuple)) else None
+    return Feeds(name, opener, count)
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """Return the arrays of an ``.npz`` file by name; never unpickles.  Raises ``UsageError`` if it is not one."""
+    readable_file(path, "data file")
+    with path.open("rb") as stream:
+        if stream.read(len(_NPY)) == _NPY:
+            raise UsageError(
+                "the data is a single array without a name",
+                where=str(path),
+                remedy="save it with numpy.savez(FILE, INPUT_NAME=array)",
+            )
+        stream.seek(0)
+        try:
+            # Not numpy.load: it leaves the file open when the archive is damaged.
+            with np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            objects = "allow_pickle" in str(error)
+            raise UsageError(
+                f"the data cannot be read: {'it holds Python objects' if objects else 'not an .npz file, or a damaged one'}",
+                where=str(path),
+                remedy="write it with numpy.savez, arrays of numbers only",
+            ) from error
+
+
+def _from_folder(folder: Path) -> Feeds:
+    files = sorted(folder.glob("*.npz"), key=_natural)
+    if not files:
+        raise UsageError(
+            "the data folder holds no .npz file", where=str(folder), remedy="save one .npz file for each feed"
+        )
+
+    def digest() -> str:
+        total = hashlib.sha256()
+        for file in files:
+            total.update(f"{file.name} {sha256_of(file)}\n".encode())
+        return total.hexdigest()
+
+    return Feeds(str(folder), lambda: ((str(file), read_npz(file)) for file in files), len(files), digest)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Sort key that puts ``2.npz`` before ``10.npz``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _from_callable(path: Path, function: str) -> Feeds:
+    readable_file(path, "data module")
+    name = f"{path}:{function}"
+    made = _load_function(path, function)
+
+    def opener() -> Iterator[tuple[str, Feed]]:
+        try:
+            produced = made()
+            items = iter([produced] if isinstance(produced, Mapping) else produced)
+        except Exception as error:
+            raise _failed(error, name) from error
+        index = 0
+        while True:
+            try:
+                feed = next(items)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise _failed(error, name) from error
+            yield f"{name} #{index}", _checked(feed, f"{name} #{index}")
+            index += 1
+
+    return Feeds(name, opener, None, lambda: sha256_of(path))
+
+
+def _load_function(path: Path, function: str) -> Callable[[], Any]:
+    spec = importlib.util.spec_from_file_location(f"mpdeploy_data_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError("not a Python module", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickling inside the module look there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _failed(error, str(path)) from error
+    made = getattr(module, function, None)
+    if not callable(made):
+        functions = sorted(n for n, v in vars(module).items() if callable(v) and not n.startswith("_"))
+        raise UsageError(
+            f"the data module has no function {function!r}",
+            where=str(path),
+            remedy=f"it has {', '.join(functions[:8]) or 'none'}",
+        )
+    return made  # type: ignore[no-any-return]
+
+
+def _failed(error: Exception, where: str) -> UsageError:
+    return UsageError(
+        f"the data function failed: {type(error).__name__}: {error}",
+        where=where,
+        remedy="run it by itself to see where",
+    )
+
+
+def _checked(feed: object, where: str) -> Feed:
+    if not isinstance(feed, Mapping):
+        raise UsageError(
+            f"the data function yielded a {type(feed).__name__}",
+            where=where,
+            remedy="yield dicts that map input names to arrays",
+        )
+    return {str(name): np.asarray(array) for name, array in feed.items()}
