@@ -55,8 +55,11 @@ class PhaseTracker:
 
     def finish(self, name: str) -> None:
         """Close the phase ``name``."""
-        self._phases = [phase for phase in self._phases if phase.name != name]
+        for phase in self._phases:
+            if phase.name == name:
+                phase.done = phase.total
         self._tell()
+        self._phases = [phase for phase in self._phases if phase.name != name]
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:

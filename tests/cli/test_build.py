@@ -1,0 +1,70 @@
+"""`mpdeploy build` as a user calls it: exit codes, one line of error, one JSON document."""
+
+import json
+import subprocess
+import sys
+
+import onnx.parser
+import pytest
+
+HALF = """<ir_version: 10, opset_import: ["" : 22]>
+half (float[N,8] x) => (float[N,N] y) {
+    low = Cast<to=10>(x)  turned = Transpose<perm=[1,0]>(low)  product = MatMul(low, turned)  y = Cast<to=1>(product)
+}"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "half.onnx"
+    path.write_bytes(onnx.parser.parse_model(HALF).SerializeToString())
+    return path
+
+
+def mpdeploy(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "mpdeploy", *map(str, words)], capture_output=True, text=True, check=False
+    )
+
+
+def test_an_engine_and_one_json_document(model, tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    engine = tmp_path / "half.engine"
+    done = mpdeploy(
+        "build", model, "-o", engine, "--shapes", "x:1x8:4x8:8x8", "--sm", "8.6", "--expect", "fp16", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document == json.loads(engine.with_name("half.engine.json").read_text())
+    assert document["census"]["compute"] == {"fp16": 1}
+    assert document["capabilities"] == [86]
+    assert engine.stat().st_size == document["engine"]["size"]
+
+
+@pytest.mark.parametrize("flag", ["fp16", "bf16"])
+def test_a_precision_flag_is_refused_with_the_way_to_go(model, flag):
+    done = mpdeploy("build", model, f"--{flag}")
+    assert done.returncode == 2
+    assert f"mpdeploy convert MODEL.onnx -o LOW.onnx --precision {flag}" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ([], 2, "add --shapes x:1x8:8x8:32x8"),
+        (["--shapes", "x:1x8:4x8:8x8", "--expect", "bf16"], 5, "mpdeploy convert --precision bf16"),
+        (["--sm", "90"], 2, "--backend tensorrt"),
+        (["--feature", "strip-weights"], 4, "needs a GPU"),
+        (["--backend", "neither"], 2, "mpdeploy build --help"),
+    ],
+)
+def test_each_refusal_has_its_exit_code_and_one_line(model, tmp_path, words, code, says):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    engine = tmp_path / "half.engine"
+    engine.write_bytes(b"an older engine")
+    done = mpdeploy("build", model, "-o", engine, *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert engine.read_bytes() == b"an older engine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["half.engine", "half.onnx"]
