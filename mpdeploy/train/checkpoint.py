@@ -1,0 +1,121 @@
+"""The checkpoint that training hands over: `model.pt`, FP32 weights and the record of where they come from."""
+
+import pickle
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mpdeploy import records
+from mpdeploy.errors import ModelError, UsageError
+from mpdeploy.files import atomic_path, readable_file
+from mpdeploy.train.loading import RecipeId
+from mpdeploy.train.specs import TensorSpec
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch: mean loss over its applied steps, the held-out metric, and how many steps were skipped."""
+
+    train_loss: float | None
+    metric: float | None
+    skipped: int
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """Where a checkpoint comes from.
+
+    ``metric`` is the value on held-out examples of the very weights in the checkpoint, evaluated in FP32.
+    """
+
+    recipe: RecipeId
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    level: str
+    seed: int
+    epochs: int
+    metric_name: str
+    metric: float | None
+    steps_applied: int
+    steps_skipped: int
+    history: tuple[EpochRecord, ...]
+    mpdeploy_version: str
+    torch_version: str
+    schema: str = "mpdeploy.checkpoint/1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in memory: FP32 weights by name, a few held-out examples by input name, and the record."""
+
+    weights: dict[str, torch.Tensor]
+    examples: dict[str, torch.Tensor]
+    record: CheckpointRecord
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
+    """Write the checkpoint to ``path`` atomically; ``torch.load(path, weights_only=True)`` reads it."""
+    content = {
+        "record": records.to_json(checkpoint.record).decode(),
+        "weights": checkpoint.weights,
+        "examples": checkpoint.examples,
+    }
+    with atomic_path(path) as scratch:
+        torch.save(content, scratch)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint of ours; nothing in the file is executed.
+
+    Raises ``UsageError`` if the file is missing, damaged or not a checkpoint of mpdeploy, ``ModelError`` if it
+    asks for Python objects beyond tensors and plain data.
+    """
+    content = load_tensors(path, "checkpoint")
+    if not isinstance(content, dict) or content.keys() != {"record", "weights", "examples"}:
+        raise UsageError(
+            "not a checkpoint of mpdeploy", where=str(path), remedy="make one with `mpdeploy train RECIPE`"
+        )
+    record = records.from_json(CheckpointRecord, str(content["record"]).encode(), str(path))
+    weights, examples = content["weights"], content["examples"]
+    for tensors in (weights, examples):
+        if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
+            raise UsageError("the checkpoint holds no tensors where they belong", where=str(path))
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise UsageError(
+                f"the weight `{name}` is {tensor.dtype}, a checkpoint of mpdeploy holds FP32 only", where=str(path)
+            )
+    return Checkpoint(weights, examples, record)
+
+
+def load_tensors(path: Path, what: str) -> object:
+    """Return what the torch file ``path`` holds, as far as it is tensors and plain data; execute nothing.
+
+    Raises as ``load_checkpoint`` does.
+    """
+    readable_file(path, what)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of foreign kinds of file; they are refused below
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        wanted = _wanted_globals(path) or sorted(set(re.findall(r"GLOBAL (\w[\w.]+)", str(error))))
+        if not wanted:
+            raise UsageError(f"the {what} is damaged or no torch file", where=str(path)) from error
+        raise ModelError(
+            f"the {what} asks for Python objects that could run code: {', '.join(wanted)}",
+            where=str(path),
+            remedy="save its state_dict() alone",
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+        raise UsageError(f"the {what} is damaged or no torch file", where=str(path)) from error
+
+
+def _wanted_globals(path: Path) -> list[str]:
+    try:
+        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    except Exception:  # noqa: BLE001 - a damaged file may fail anywhere in torch's scanner; then it wants nothing
+        return []

@@ -1,0 +1,82 @@
+"""A recipe: all that it takes to train one model, in one short file that a person can read.
+
+The file defines ``recipe = Recipe(...)``; `models/digits_cnn.py` is an example.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from mpdeploy.amp.levels import Level
+from mpdeploy.errors import UsageError
+from mpdeploy.train.data import LABELS, Examples
+from mpdeploy.train.specs import TensorSpec
+
+
+@dataclass(frozen=True)
+class Data:
+    """The examples to learn from, and those held out to measure with."""
+
+    train: Examples
+    held_out: Examples
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What counts on held-out examples: the mean of a score of each.
+
+    ``score(outputs, labels)`` returns one number per example, shape (n,).
+    """
+
+    name: str
+    score: Callable[[Any, torch.Tensor], torch.Tensor]
+    higher_is_better: bool = True
+
+
+def _top1(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return (logits.argmax(-1) == labels).float()
+
+
+accuracy = Metric("accuracy", _top1)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train one model.
+
+    ``model()`` builds it with fresh weights (random numbers are seeded by the loop); it is called with the
+    ``inputs`` in order and returns a tensor, or a tuple of them, named by ``outputs``.  ``loss(outputs, labels)``
+    returns a scalar; it sees FP32 outputs, outside autocast.  ``optimizer(model)`` may group parameters;
+    ``schedule(optimizer, steps)`` returns a scheduler that is stepped after each applied step.  ``clip_norm``
+    bounds the gradient's 2-norm.  Raises ``UsageError`` for contradictions.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    model: Callable[[], nn.Module]
+    data: Callable[[], Data]
+    optimizer: Callable[[nn.Module], Optimizer]
+    loss: Callable[[Any, torch.Tensor], torch.Tensor]
+    metric: Metric
+    epochs: int
+    batch_size: int
+    level: Level = Level.BF16_MIXED
+    clip_norm: float | None = None
+    schedule: Callable[[Optimizer, int], LRScheduler] | None = None
+
+    def __post_init__(self) -> None:
+        names = [spec.name for spec in self.inputs] + list(self.outputs)
+        if not self.inputs or not self.outputs or len(set(names)) != len(names) or LABELS in names:
+            raise UsageError(
+                f"the recipe's inputs and outputs are named {names}",
+                remedy=f"name at least one of each, all differently, none of them `{LABELS}`",
+            )
+        if self.epochs < 1 or self.batch_size < 1:
+            raise UsageError(
+                f"the recipe has {self.epochs} epochs of batches of {self.batch_size}", remedy="use numbers from 1"
+            )
