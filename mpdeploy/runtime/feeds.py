@@ -104,8 +104,9 @@ def read_npz(path: Path) -> dict[str, Array]:
                 return {name: archive[name] for name in archive.files}
         except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             objects = "allow_pickle" in str(error)
+            reason = "it holds Python objects" if objects else "not an .npz file, or a damaged one"
             raise UsageError(
-                f"the data cannot be read: {'it holds Python objects' if objects else 'not an .npz file, or a damaged one'}",
+                f"the data cannot be read: {reason}",
                 where=str(path),
                 remedy="write it with numpy.savez, arrays of numbers only",
             ) from error
