@@ -30,7 +30,7 @@ def command(
     Beside it: heldout/ and calibration/, examples as .npz feeds for --data, and resume.pt.
     """
     # torch is slow to import; --help need not wait for it.
-    from mpdeploy.train.loading import load_recipe
+    from mpdeploy.train.loading import MODELS, load_recipe
     from mpdeploy.train.loop import CALIBRATION, CHECKPOINT, HELD_OUT, Settings, Training
 
     loaded = load_recipe(recipe)
@@ -58,6 +58,8 @@ def command(
             f"{paths['checkpoint']}: {record.metric_name} {metric} on held-out examples, {level.value}, "
             f"{record.steps_applied} steps applied, {record.steps_skipped} skipped"
         )
-        print(f"next: mpdeploy export {paths['checkpoint']}")
+        # What lies in models/ is found by export itself; any other recipe must be pointed at.
+        at_home = recipe.resolve() == (MODELS / recipe.name).resolve()
+        print(f"next: mpdeploy export {paths['checkpoint']}" + ("" if at_home else f" --recipe {recipe}"))
 
     return Outcome({**paths, "record": asdict(record)}, show)

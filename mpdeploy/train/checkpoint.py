@@ -63,8 +63,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         "weights": checkpoint.weights,
         "examples": checkpoint.examples,
     }
-    with atomic_path(path) as scratch:
-        torch.save(content, scratch)
+    save_tensors(content, path)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -89,6 +88,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
                 f"the weight `{name}` is {tensor.dtype}, a checkpoint of mpdeploy holds FP32 only", where=str(path)
             )
     return Checkpoint(weights, examples, record)
+
+
+def save_tensors(content: object, path: Path) -> None:
+    """Write ``content``, tensors and plain data, as a torch file, atomically; equal contents give equal bytes."""
+    # To a stream, because torch writes the name of a path into the file.
+    with atomic_path(path) as scratch, scratch.open("wb") as stream:
+        torch.save(content, stream)
 
 
 def load_tensors(path: Path, what: str) -> object:

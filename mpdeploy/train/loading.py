@@ -100,11 +100,7 @@ def _import(path: Path, content: bytes, identity: RecipeId) -> types.ModuleType:
     module = types.ModuleType(f"mpdeploy_recipe_{identity.sha256[:16]}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
-    try:
+    with blamed_on(path, "when it is imported"):
         # Exactly the bytes that were hashed: a file that changes meanwhile cannot slip in.
         exec(compile(content, str(path), "exec"), module.__dict__)  # noqa: S102
-    except MpdeployError:
-        raise
-    except Exception as error:
-        raise UsageError(f"the recipe fails to import: {type(error).__name__}: {error}", where=str(path)) from error
     return module

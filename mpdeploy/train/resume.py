@@ -4,12 +4,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mpdeploy import records
 from mpdeploy.errors import UsageError
-from mpdeploy.files import atomic_path
-from mpdeploy.train.checkpoint import EpochRecord, load_tensors
+from mpdeploy.train.checkpoint import EpochRecord, load_tensors, save_tensors
 from mpdeploy.train.loading import RecipeId
 
 
@@ -43,8 +40,7 @@ class _Record:
 def save_state(path: Path, configuration: Configuration, position: Position, state: dict[str, Any]) -> None:
     """Write everything that going on needs to ``path``, atomically; loads with ``weights_only=True``."""
     record = records.to_json(_Record(configuration, position)).decode()
-    with atomic_path(path) as scratch:
-        torch.save({"record": record, "state": state}, scratch)
+    save_tensors({"record": record, "state": state}, path)
 
 
 def load_state(path: Path, configuration: Configuration) -> tuple[Position, dict[str, Any]]:

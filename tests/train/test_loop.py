@@ -1,0 +1,152 @@
+"""Training on real digits: it learns, it tells, and it goes on where it stopped."""
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mpdeploy.amp import Level
+from mpdeploy.errors import UsageError
+from mpdeploy.train.checkpoint import load_checkpoint
+from mpdeploy.train.loading import load_recipe
+from mpdeploy.train.loop import Settings, Training
+
+DIGITS_CNN = Path(__file__).parents[2] / "models" / "digits_cnn.py"
+
+
+def run(recipe: Path, folder: Path, settings: Settings, *, resume: bool = False):
+    training = Training(load_recipe(recipe), folder, settings, resume=resume)
+    steps = list(training.steps())
+    return steps, training.finish()
+
+
+def test_the_digits_cnn_learns_in_bf16(tmp_path):
+    steps, record = run(DIGITS_CNN, tmp_path, Settings(Level.BF16_MIXED, epochs=6))
+    assert record.metric_name == "accuracy"
+    assert record.metric > 0.97
+    assert len(steps) == record.steps_applied == 6 * 22
+    assert steps[-1].loss < 0.2 < steps[0].loss
+    assert [s.step for s in steps] == list(range(len(steps)))
+
+
+def test_the_digits_cnn_trains_in_fp16_with_a_dynamic_scale(tmp_path):
+    training = Training(load_recipe(DIGITS_CNN), tmp_path, Settings(Level.FP16_MIXED, epochs=1))
+    steps = list(islice(training.steps(), 8))
+    assert steps[-1].loss < steps[0].loss
+    assert all(s.result.scale_before > 1 for s in steps)
+    assert sum(s.result.applied for s in steps) >= 6
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_the_checkpoints_metric_is_that_of_its_fp32_weights(mlp, tmp_path, level):
+    _, record = run(mlp, tmp_path / "run", Settings(level, epochs=2))
+    checkpoint = load_checkpoint(tmp_path / "run" / "model.pt")
+    assert checkpoint.record == record
+    assert record.metric > 0.8
+    assert record.level == level.value
+    assert record.recipe.file == "my_mlp.py"
+
+    model = load_recipe(mlp).recipe.model().eval()
+    model.load_state_dict(checkpoint.weights)
+    feeds = [np.load(f) for f in sorted((tmp_path / "run" / "heldout").iterdir())]
+    pixels = torch.from_numpy(np.concatenate([f["pixels"] for f in feeds]))
+    labels = np.concatenate([f["labels"] for f in feeds])
+    with torch.no_grad():
+        found = model(pixels).argmax(-1).numpy()
+    assert (found == labels).mean() == pytest.approx(record.metric)
+    assert torch.equal(checkpoint.examples["pixels"], pixels[:4])
+
+
+def test_equal_seeds_give_equal_weights_and_the_callers_random_numbers_are_left_alone(mlp, tmp_path):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    runs = [run(mlp, tmp_path / str(i), Settings(Level.BF16_MIXED, 1, seed))[0] for i, seed in enumerate((1, 1, 2))]
+    assert torch.equal(torch.get_rng_state(), before)
+    losses = [[s.loss for s in steps] for steps in runs]
+    assert losses[0] == losses[1] != losses[2]
+
+
+@pytest.mark.parametrize("level", [Level.BF16_MASTER, Level.FP16_MIXED])
+def test_a_resumed_training_ends_bit_for_bit_like_one_that_was_not_stopped(mlp, tmp_path, level):
+    settings = Settings(level, epochs=3)
+    run(mlp, tmp_path / "whole", settings)
+
+    stopped = Training(load_recipe(mlp), tmp_path / "halves", settings)
+    for _ in islice(stopped.steps(), 20):  # in the middle of the second epoch
+        pass
+    again = Training(load_recipe(mlp), tmp_path / "halves", settings, resume=True)
+    assert again.steps_left == 30
+    assert next(iter(again.steps())).epoch == 1
+    again = Training(load_recipe(mlp), tmp_path / "halves", settings, resume=True)
+    list(again.steps())
+    again.finish()
+
+    left, right = (load_checkpoint(tmp_path / name / "model.pt") for name in ("whole", "halves"))
+    assert left.record == right.record
+    assert all(torch.equal(left.weights[name], right.weights[name]) for name in left.weights)
+
+
+def test_only_the_same_configuration_is_resumed(mlp, tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(UsageError, match="no interrupted training"):
+        run(mlp, folder, Settings(Level.FP32, 1), resume=True)
+    Training(load_recipe(mlp), folder, Settings(Level.FP32, 2))
+    for other, says in [
+        (Settings(Level.BF16_MIXED, 2), "had level fp32, this one has bf16-mixed"),
+        (Settings(Level.FP32, 3), "had epochs 2, this one has 3"),
+        (Settings(Level.FP32, 2, seed=1), "had seed 0, this one has 1"),
+    ]:
+        with pytest.raises(UsageError, match=says):
+            run(mlp, folder, other, resume=True)
+    mlp.write_text(mlp.read_text() + "\n# changed\n")
+    with pytest.raises(UsageError, match=r"had recipe my_mlp\.py \("):
+        run(mlp, folder, Settings(Level.FP32, 2), resume=True)
+
+
+def test_a_schedule_stands_still_on_skipped_steps(mlp, tmp_path):
+    # Labels that push the loss beyond FP16 for the first scales: the first steps are skipped.
+    mlp.write_text(mlp.read_text().replace("loss=nn.functional.cross_entropy", "loss=huge") + "\n")
+    mlp.write_text(
+        mlp.read_text().replace(
+            "recipe =", "def huge(x, y):\n    return nn.functional.cross_entropy(x, y) * 1e4\n\n\nrecipe ="
+        )
+    )
+    training = Training(load_recipe(mlp), tmp_path / "run", Settings(Level.FP16_MIXED, 1))
+    rates = []
+    for step in training.steps():
+        rates.append((step.result.applied, training._schedule.get_last_lr()[0]))
+    skipped = [rate for applied, rate in rates if not applied]
+    assert skipped
+    assert set(skipped) == {rates[0][1]}
+    assert rates[-1][1] < rates[0][1]
+
+
+def test_a_failed_training_leaves_the_old_checkpoint(mlp, tmp_path):
+    run(mlp, tmp_path / "run", Settings(Level.FP32, 1))
+    before = (tmp_path / "run" / "model.pt").read_bytes()
+    mlp.write_text(mlp.read_text().replace("loss=nn.functional.cross_entropy", "loss=lambda x, y: 1 / 0"))
+    with pytest.raises(UsageError, match="the recipe fails in a training step: ZeroDivisionError"):
+        run(mlp, tmp_path / "run", Settings(Level.FP32, 1))
+    assert (tmp_path / "run" / "model.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"float32", ("batch", 64)', '"float32", ("batch", 63)', r"input pixels float32\[batch, 63\] was given"),
+        ('"float32", ("batch", 64)', '"float64", ("batch", 64)', "was given float32"),
+        ("x[1500:],), y[1500:]", "x[:0],), y[:0]", "no held-out examples"),
+        ('outputs=("logits",)', 'outputs=("labels",)', "none of them `labels`"),
+        ("epochs=3", "epochs=0", "0 epochs"),
+        ("x[:1500],), y[:1500]", "x[:1500], x[:1500]), y[:1500]", "2 arrays of training examples for 1 inputs"),
+        ("model.parameters()", "nn.Linear(2, 2).parameters()", "holds no parameter of the model"),
+    ],
+)
+def test_a_recipe_that_contradicts_itself_is_told_so(mlp, tmp_path, old, new, says):
+    text = mlp.read_text()
+    assert old in text
+    mlp.write_text(text.replace(old, new))
+    with pytest.raises(UsageError, match=says):
+        run(mlp, tmp_path / "run", Settings(Level.FP32, 1))
