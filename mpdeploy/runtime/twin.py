@@ -15,6 +15,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from mpdeploy.graph.scope import all_graphs, all_nodes
+from mpdeploy.graph.types import element_type, infer
 
 _LOW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _FLOATING = _LOW | {ir.DataType.FLOAT, ir.DataType.DOUBLE}
@@ -36,18 +37,19 @@ _EXACT = frozenset(
 )
 # fmt: on
 # Attributes that name an element type: of the result, or of the arithmetic inside.
-_TYPE_ATTRIBUTES = ("dtype", "output_dtype", "precision", "softmax_precision", "stash_type")
+_TYPE_ATTRIBUTES = ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type")
 
 Pending = dict[ir.Value, ir.DataType]
 
 
 def float_twin(model: ir.Model) -> ir.Model:
-    """Return the twin of a model whose values are typed, as ``mpdeploy.graph.io.load`` returns it.
+    """Return the twin of a model in the form that ``mpdeploy.graph.io.load`` gives: functions inlined, types inferred.
 
     Inputs and outputs keep their names and shapes and become float32 where they were FP16 or BF16; inputs are
     rounded on entry.  ``model`` itself is not changed.
     """
     twin = model.clone()
+    infer(twin)
     low = _low_values(twin)
     for graph in list(all_graphs(twin)):
         _lift_constants(graph, low)
@@ -66,30 +68,23 @@ def low_formats(model: ir.Model) -> frozenset[ir.DataType]:
 def _low_values(model: ir.Model) -> Pending:
     """The values that hold FP16 or BF16 tensors (or sequences of them), with their type.
 
-    Outside the standard operator set types may be unknown: such a result is taken to be of the type of its
-    operator's first floating-point input.
+    Where an operator is in no published set, a result of unknown type is taken to be of the type of the first
+    floating-point input.
     """
     known: Pending = {}
     for graph in all_graphs(model):
         for value in (*graph.inputs, *graph.initializers.values()):
-            _note(known, value, _element_type(value))
+            _note(known, value, element_type(value))
     for node in all_nodes(model):
         guess = next((t for v in node.inputs if v and (t := known.get(v)) in _FLOATING), None)
         for value in node.outputs:
-            _note(known, value, _element_type(value) or guess)
+            _note(known, value, element_type(value) or guess)
     return {value: dtype for value, dtype in known.items() if dtype in _LOW}
 
 
 def _note(known: Pending, value: ir.Value, dtype: ir.DataType | None) -> None:
     if dtype is not None:
         known[value] = dtype
-
-
-def _element_type(value: ir.Value) -> ir.DataType | None:
-    if value.type is None and value.const_value is not None:
-        return value.const_value.dtype
-    kind = value.dtype
-    return None if kind == ir.DataType.UNDEFINED else kind
 
 
 def _lift_constants(graph: ir.Graph, low: Pending) -> None:

@@ -1,0 +1,82 @@
+"""Two runners on the same data, feed by feed: the drift of every output they share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpdeploy.errors import UsageError
+from mpdeploy.numerics.drift import DriftMeter, OutputDrift
+from mpdeploy.runtime.feeds import Feeds
+from mpdeploy.runtime.fit import fit
+from mpdeploy.runtime.runner import Array, Runner
+
+LABELS = "labels"  # the key under which data carry the true classes
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came out: each shared output's drift, outputs that only the reference has, counts, remarks."""
+
+    outputs: tuple[OutputDrift, ...]
+    missing: tuple[str, ...]
+    feeds: int
+    samples: int
+    notes: tuple[str, ...]
+
+
+def compare(reference: Runner, candidate: Runner, feeds: Feeds, unit_roundoff: float) -> Comparison:
+    """Run both on every feed and return the drift of the candidate's outputs; one feed in memory at a time.
+
+    ``unit_roundoff`` is that of the candidate's coarsest format.  Outputs are paired by name, or, where no name is
+    shared, by position.  Raises ``UsageError`` if the data do not fit either model.
+    """
+    meters: dict[str, DriftMeter] = {}
+    missing: dict[str, None] = {}
+    notes: dict[str, None] = {}
+    count = samples = 0
+    for where, feed in feeds.labelled():
+        ours = fit(feed, reference.inputs, where)
+        theirs = fit(feed, candidate.inputs, where)
+        notes.update(dict.fromkeys(f"reference: {note}" for note in ours.notes))
+        notes.update(dict.fromkeys(f"candidate: {note}" for note in theirs.notes))
+        rows = _rows(ours.feed)
+        labels = _labels(ours.extras, rows, where)
+        expected, got = reference.run(ours.feed), candidate.run(theirs.feed)
+        for name, partner in _pairs(list(expected), list(got), notes).items():
+            if partner is None:
+                missing[name] = None
+                continue
+            if name not in meters:
+                meters[name] = DriftMeter(name, unit_roundoff)
+            meters[name].add(expected[name], got[partner], rows, where, labels)
+        count, samples = count + 1, samples + rows
+    outputs = tuple(meter.result() for meter in meters.values())
+    notes.update(dict.fromkeys(f"output '{o.name}' was empty on all data" for o in outputs if not o.elements))
+    return Comparison(outputs, tuple(missing), count, samples, tuple(notes))
+
+
+def _rows(feed: Mapping[str, Array]) -> int:
+    """The number of samples in a feed: the length of the first axis, if all inputs that have one agree."""
+    lengths = {array.shape[0] for array in feed.values() if array.ndim}
+    return lengths.pop() if len(lengths) == 1 else 1
+
+
+def _labels(extras: Mapping[str, Array], rows: int, where: str) -> Array | None:
+    if LABELS not in extras:
+        return None
+    labels = np.asarray(extras[LABELS])
+    if labels.size != rows or labels.dtype.kind not in "iu":
+        raise UsageError(
+            f"'{LABELS}' is {labels.dtype.name}{list(labels.shape)}, the feed has {rows} samples",
+            where=where,
+            remedy="give one integer class for each sample",
+        )
+    return labels.reshape(rows)
+
+
+def _pairs(ours: Sequence[str], theirs: Sequence[str], notes: dict[str, None]) -> dict[str, str | None]:
+    if len(ours) == len(theirs) and not set(ours) & set(theirs):
+        notes["outputs have other names in the candidate: they are paired by position"] = None
+        return dict(zip(ours, theirs, strict=True))
+    return {name: name if name in theirs else None for name in ours}

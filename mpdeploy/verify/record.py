@@ -1,0 +1,42 @@
+"""The drift report: what was compared on which data, what ran, what came out, the verdict."""
+
+from dataclasses import dataclass
+
+from mpdeploy.numerics.drift import OutputDrift
+from mpdeploy.runtime.facts import ModelFacts
+from mpdeploy.runtime.runner import Execution
+from mpdeploy.verify.budget import Budget
+from mpdeploy.verify.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """The data of a comparison: where from, how many feeds, how many samples in them, the SHA-256 of its files."""
+
+    source: str
+    feeds: int
+    samples: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class DriftReport:
+    """The result of ``verify``, readable a year later.
+
+    ``reference_run`` and ``candidate_run`` say how the numbers were obtained; ``notes`` what else a reader should
+    know.  ``created`` is a UTC time in ISO 8601, ``seconds`` what the comparison took.
+    """
+
+    reference: ModelFacts
+    candidate: ModelFacts
+    data: DataFacts
+    reference_run: Execution
+    candidate_run: Execution
+    outputs: tuple[OutputDrift, ...]
+    budget: Budget
+    verdict: Verdict
+    notes: tuple[str, ...]
+    created: str
+    seconds: float
+    tool: str
+    schema: str = "mpdeploy.drift/1"

@@ -1,0 +1,149 @@
+"""Pass or fail, and why: a pure function of what was measured and what is allowed."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mpdeploy.errors import UsageError
+from mpdeploy.numerics.drift import OutputDrift
+from mpdeploy.runtime.runner import Execution
+from mpdeploy.verify.budget import Budget, Limit, Metric
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a candidate fails: a stable code, the output, a sentence, and for a limit the value that breaks it.
+
+    V101 broken elements · V102 infinities moved · V103 the reference gives NaN · V104 constant · V105 frozen ·
+    V106 shape · V107 missing · V108 nothing to compare · V201 over a limit · V202 a limit on nothing · V301 the
+    run is no evidence.
+    """
+
+    code: str
+    output: str
+    text: str
+    measured: float | None = None
+    limit: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One limit held to one output.  ``measured`` and ``used`` (see ``Limit.used``) are None if not finite."""
+
+    output: str
+    limit: Limit
+    measured: float | None
+    used: float | None
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the candidate passes, in one sentence, with every reason against it and every limit that was held."""
+
+    passed: bool
+    headline: str
+    reasons: tuple[Reason, ...]
+    checks: tuple[Check, ...]
+
+
+def judge(outputs: Sequence[OutputDrift], missing: Sequence[str], budget: Budget, candidate: Execution) -> Verdict:
+    """Return the verdict on a candidate's outputs; ``missing`` names those of the reference that it lacks.
+
+    Raises ``UsageError`` if the budget names an output that does not exist.
+    """
+    checks = tuple(_checks(outputs, budget))
+    reasons = [Reason("V107", name, f"output '{name}' is missing") for name in missing]
+    for output in outputs:
+        reasons += _absolute(output)
+    if not any(output.elements or output.shape_fault for output in outputs):
+        reasons.append(Reason("V108", "", "no output held a single value on the data"))
+    reasons += [_over(check) for check in checks if not check.holds]
+    if budget.strict:
+        reasons += _idle(budget, checks)
+    if not candidate.evidence:
+        reasons.append(Reason("V301", "", f"this run is no evidence: {candidate.note}"))
+    if reasons:
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        return Verdict(False, f"{reasons[0].text}{more}", tuple(reasons), checks)
+    return Verdict(True, "every output is within budget", (), checks)
+
+
+def measured(output: OutputDrift, metric: Metric) -> float | None:
+    """Return a metric's value on an output: None if the output has no such metric, NaN if it broke."""
+    if metric is Metric.MATCH:
+        return output.match if output.exact else None
+    if metric is Metric.ACCURACY_DROP:
+        if output.accuracy_reference is None or output.accuracy_candidate is None:
+            return None
+        return output.accuracy_reference - output.accuracy_candidate
+    if metric is Metric.TOP1:
+        return output.top1
+    if output.exact or not output.elements:
+        return None
+    if metric is Metric.SQNR and output.norm_relative == 0:
+        return math.inf
+    value = {
+        Metric.COSINE: output.cosine,
+        Metric.NORM_RELATIVE: output.norm_relative,
+        Metric.WORST_SAMPLE: output.worst_sample_error,
+        Metric.SQNR: output.sqnr_db,
+        Metric.MAX_ABS: output.max_abs,
+        Metric.MEAN_ABS: output.mean_abs,
+    }[metric]
+    return math.nan if value is None else value
+
+
+def _absolute(output: OutputDrift) -> Iterator[Reason]:
+    """The faults that no budget excuses."""
+    name = output.name
+    if output.shape_fault:
+        yield Reason("V106", name, f"output '{name}' has another shape: {output.shape_fault}")
+    if output.broken:
+        share = f"{output.broken} of {output.elements} values"
+        yield Reason("V101", name, f"{share} of output '{name}' became NaN or infinite", float(output.broken))
+    if output.moved:
+        yield Reason("V102", name, f"{output.moved} infinite values of output '{name}' changed", float(output.moved))
+    if output.reference_nan:
+        count = f"{output.reference_nan} of {output.elements} values"
+        yield Reason("V103", name, f"the reference itself gives NaN in {count} of output '{name}'")
+    elif output.elements and not output.exact and output.reference_inf == output.elements:
+        yield Reason("V108", name, f"the reference gives no finite value in output '{name}'")
+    if output.collapsed:
+        yield Reason("V104", name, f"output '{name}' is constant, the reference's is not")
+    elif output.frozen:
+        yield Reason("V105", name, f"output '{name}' is the same for every sample, the reference's is not")
+
+
+def _checks(outputs: Sequence[OutputDrift], budget: Budget) -> Iterator[Check]:
+    names = [output.name for output in outputs]
+    for limit in budget.limits:
+        if limit.output and limit.output not in names:
+            raise UsageError(
+                f"the budget names an output '{limit.output}' that the models do not share",
+                where=str(limit),
+                remedy=f"they share {', '.join(names)}",
+            )
+        for output in outputs:
+            value = measured(output, limit.metric)
+            if value is not None and limit.output in ("", output.name):
+                used = limit.used(value)
+                yield Check(output.name, limit, _finite(value), _finite(used), limit.holds(value))
+
+
+def _idle(budget: Budget, checks: Sequence[Check]) -> Iterator[Reason]:
+    held = {check.limit for check in checks}
+    for limit in budget.limits:
+        if limit not in held:
+            text = f"no output has a {limit.metric.value} to hold to {limit}"
+            yield Reason("V202", limit.output, text, limit=str(limit))
+
+
+def _over(check: Check) -> Reason:
+    said = f"{check.measured:.4g}" if check.measured is not None else "not finite"
+    text = f"{check.limit.metric.value} of output '{check.output}' is {said}, the limit is {check.limit}"
+    return Reason("V201", check.output, text, check.measured, str(check.limit))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
