@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpdeploy.convert.api import convert as convert
+    from mpdeploy.engine.api import build as build
 
 __version__ = "0.1.0"
 
 # Loaded on first use, so that `import mpdeploy` costs nothing.
-_HOMES = {"convert": "mpdeploy.convert.api"}
+_HOMES = {"build": "mpdeploy.engine.api", "convert": "mpdeploy.convert.api"}
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 
 

@@ -160,7 +160,7 @@ def show(rows: list[Row], reference: Path, engine: EngineRecord | None) -> None:
         )
     Console(width=None if sys.stdout.isatty() else 200).print(table)
     if engine is not None:
-        print(f"engine  {reference.parent / engine.engine.name}, {engine.engine.size / 1e3:.0f} kB, FP16")
+        print(f"engine  {reference.parent / engine.engine.name}, {engine.engine.bytes / 1e3:.0f} kB, FP16")
 
 
 def share(value: float | None) -> str:

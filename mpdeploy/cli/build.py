@@ -6,18 +6,9 @@ import click
 
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import meter
+from mpdeploy.engine.options import BuildOptions, Feature, parse_capabilities, parse_shapes, parse_size
+from mpdeploy.engine.toolkit import Flavour
 from mpdeploy.errors import UsageError
-
-BACKENDS = ("rtx", "tensorrt")
-FEATURES = (
-    "strip-weights",
-    "refit",
-    "version-compatible",
-    "hardware-compatible",
-    "weight-streaming",
-    "sparse-weights",
-    "strict-nans",
-)
 
 
 def _refuse_precision(context: click.Context, option: click.Parameter, given: bool) -> None:
@@ -42,7 +33,13 @@ def _precision_flag(name: str) -> click.Option:
 )
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The engine to write.")
-@click.option("--backend", type=click.Choice(BACKENDS), default="rtx", show_default=True, help="Which TensorRT builds.")
+@click.option(
+    "--backend",
+    type=click.Choice([flavour.value for flavour in Flavour]),
+    default="rtx",
+    show_default=True,
+    help="Which TensorRT builds.",
+)
 @click.option(
     "--shapes",
     multiple=True,
@@ -56,7 +53,12 @@ def _precision_flag(name: str) -> click.Option:
 @click.option("--workspace", metavar="SIZE", help="Memory the builder may use, as in 512M or 4G.")
 @click.option("--opt-level", type=click.IntRange(0, 5), help="How hard the builder tries, 0 to 5.")
 @click.option("--tf32", is_flag=True, help="Let FP32 products round their operands to TF32.")
-@click.option("--feature", multiple=True, type=click.Choice(FEATURES), help="What the engine shall be, too.")
+@click.option(
+    "--feature",
+    multiple=True,
+    type=click.Choice([feature.value for feature in Feature]),
+    help="What the engine shall be, too.",
+)
 @click.option(
     "--expect",
     type=click.Choice(("fp32", "fp16", "bf16")),
@@ -82,7 +84,6 @@ def command(
     """
     from mpdeploy.engine.api import build
     from mpdeploy.engine.monitor import BuildStep
-    from mpdeploy.engine.options import BuildOptions, Feature, parse_capabilities, parse_shapes, parse_size
     from mpdeploy.numerics.formats import Format
 
     options = BuildOptions(
@@ -109,7 +110,7 @@ def command(
 
     def show() -> None:
         census = record.census
-        print(f"{output}  {record.engine.size / 1e6:.1f} MB, {record.backend} {record.backend_version}")
+        print(f"{output}  {record.engine.bytes / 1e6:.1f} MB, {record.backend} {record.backend_version}")
         print(f"  runs on     SM {', '.join(map(str, record.capabilities))}")
         print(f"  arithmetic  {_counts(census.compute or census.outputs)} layer outputs")
         print(f"  weights     {_counts(census.weights)} elements")

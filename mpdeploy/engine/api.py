@@ -9,14 +9,15 @@ from mpdeploy.engine.backends import find_backend
 from mpdeploy.engine.gpu import find_gpus
 from mpdeploy.engine.monitor import Progress
 from mpdeploy.engine.options import BuildOptions
-from mpdeploy.engine.proof import check_lowered, check_plan
-from mpdeploy.engine.record import EngineRecord, FileMark, sidecar_of
+from mpdeploy.engine.proof import check_kept, check_lowered, check_plan
+from mpdeploy.engine.record import EngineRecord, sidecar_of
 from mpdeploy.engine.target import check_network
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_path, readable_file, sha256_of
 from mpdeploy.graph.io import load
 from mpdeploy.numerics.formats import Format
 from mpdeploy.records import save
+from mpdeploy.runtime.facts import FileFacts, model_facts
 
 
 def build(
@@ -46,9 +47,10 @@ def build(
     maker = find_backend(backend)
     target = maker.target(chosen, find_gpus())
     # The ONNX library's own check first: it names the node of a type error that a parser may blame on the driver.
-    load(source)
+    facts = model_facts(load(source), source)
     with maker.parse(source) as parsed:
         check_network(parsed.network, chosen, target, str(source))
+        check_kept(parsed.network, facts)
         if expect is not None:
             check_lowered(parsed.network, expect, str(source))
         if plan is not None:
@@ -59,8 +61,8 @@ def build(
                 tool_version=__version__,
                 backend=maker.name,
                 backend_version=maker.version,
-                source=_mark(source, source.name),
-                engine=_mark(scratch, target_path.name),
+                source=facts,
+                engine=FileFacts(target_path.name, scratch.stat().st_size, sha256_of(scratch)),
                 capabilities=target.capabilities,
                 gpu=target.gpu.name if target.gpu else None,
                 system=f"{platform.system()} {platform.machine()}",
@@ -74,7 +76,3 @@ def build(
             # The sidecar first: an engine is never seen beside a sidecar of another engine.
             save(record, sidecar_of(target_path))
     return record
-
-
-def _mark(path: Path, name: str) -> FileMark:
-    return FileMark(name, sha256_of(path), path.stat().st_size)

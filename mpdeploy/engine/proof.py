@@ -5,8 +5,22 @@ from collections.abc import Mapping
 from mpdeploy.engine.network import Network
 from mpdeploy.errors import BuildError
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
+from mpdeploy.runtime.facts import ModelFacts
 
 _SHOWN = 3  # culprits named in a message
+
+
+def check_kept(network: Network, model: ModelFacts) -> None:
+    """Raise ``BuildError`` if the model computes in a low-precision format that the network lacks altogether."""
+    lost = [
+        kind.value for kind in LOW_FORMATS if kind.value in model.values and kind.value not in network.census.outputs
+    ]
+    if lost:
+        raise BuildError(
+            f"the model computes in {' and '.join(lost)}, but the parser made a network without it",
+            where=model.path,
+            remedy="see with 'mpdeploy doctor' which TensorRT this is, and which formats it computes in",
+        )
 
 
 def check_lowered(network: Network, expected: Format, where: str) -> None:

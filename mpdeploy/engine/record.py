@@ -5,21 +5,14 @@ from pathlib import Path
 
 from mpdeploy.engine.network import Census, Port
 from mpdeploy.engine.options import BuildOptions
-
-
-@dataclass(frozen=True)
-class FileMark:
-    """A file's name without its folder, its SHA-256 and its size in bytes."""
-
-    name: str
-    sha256: str
-    size: int
+from mpdeploy.runtime.facts import FileFacts, ModelFacts
 
 
 @dataclass(frozen=True)
 class EngineRecord:
     """Everything that must be known of an engine before it is loaded, and the proof of its precision.
 
+    ``source`` is the ONNX model with the hashes of all its files, ``engine`` the engine's own file.
     ``capabilities`` are the compute capabilities it runs on (8.6 is 86), ``system`` the operating system and
     processor it was built on.  ``census`` counts layer outputs and weights by type, as the parser read them.
     ``expected`` is the format that the build was held to, None if none was demanded.
@@ -28,8 +21,8 @@ class EngineRecord:
     tool_version: str
     backend: str
     backend_version: str
-    source: FileMark
-    engine: FileMark
+    source: ModelFacts
+    engine: FileFacts
     capabilities: tuple[int, ...]
     gpu: str | None
     system: str

@@ -37,7 +37,7 @@ def test_an_engine_and_one_json_document(model, tmp_path):
     assert document == json.loads(engine.with_name("half.engine.json").read_text())
     assert document["census"]["compute"] == {"fp16": 1}
     assert document["capabilities"] == [86]
-    assert engine.stat().st_size == document["engine"]["size"]
+    assert engine.stat().st_size == document["engine"]["bytes"]
 
 
 @pytest.mark.parametrize("flag", ["fp16", "bf16"])

@@ -33,9 +33,9 @@ def test_the_sidecar_is_the_record_and_its_hashes_are_true(layer, tmp_path):
     model, engine = layer(), tmp_path / "deep" / "model.engine"
     record = build(model, engine)
     assert records.load(EngineRecord, sidecar_of(engine)) == record
-    assert record.source.sha256 == sha256_of(model)
+    assert record.source.files[0].sha256 == sha256_of(model)
     assert record.engine.sha256 == hashlib.sha256(engine.read_bytes()).hexdigest()
-    assert record.engine.size == engine.stat().st_size > 1000
+    assert record.engine.bytes == engine.stat().st_size > 1000
 
 
 def test_building_twice_gives_the_same_bytes(layer, tmp_path):
@@ -59,7 +59,8 @@ def test_weights_in_an_external_file_are_found(layer, tmp_path, monkeypatch):
     outside = layer(name="outside.onnx", external=True)
     monkeypatch.chdir("/")
     build(inline, tmp_path / "inline.engine")
-    build(outside, tmp_path / "outside.engine")
+    record = build(outside, tmp_path / "outside.engine")
+    assert [file.name for file in record.source.files] == ["outside.onnx", "outside.onnx.data"]
     assert (tmp_path / "inline.engine").read_bytes() == (tmp_path / "outside.engine").read_bytes()
 
 
