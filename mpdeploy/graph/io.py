@@ -95,8 +95,7 @@ def save(model: ir.Model, path: Path) -> None:
     a data file beside it whose name holds a hash of its content: an older model beside it stays valid until
     the very moment it is replaced.  Raises ``UsageError`` if the place cannot be written.
     """
-    tensors = _assign_slots(model)
-    skeleton = _serialise(model)
+    skeleton, tensors = serialised(model)
     total = len(skeleton) + sum(t.nbytes for t in tensors)
     before = _own_data_file(path)
     if total < SINGLE_FILE_BYTES and not source_of(model).external:
@@ -144,7 +143,9 @@ def _write_external(path: Path, skeleton: bytes, tensors: list[StreamedTensor]) 
     return data
 
 
-def _serialise(model: ir.Model) -> bytes:
+def serialised(model: ir.Model) -> tuple[bytes, list[StreamedTensor]]:
+    """Return the model's ModelProto with a numbered slot for each streamed tensor, and the tensors by slot."""
+    tensors = _assign_slots(model)
     source = source_of(model)
     proto = ir.to_proto(model)
     for declared, values in ((source.inputs, proto.graph.input), (source.outputs, proto.graph.output)):
@@ -157,7 +158,7 @@ def _serialise(model: ir.Model) -> bytes:
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(kept)
     content: bytes = proto.SerializeToString(deterministic=True)
-    return content
+    return content, tensors
 
 
 def _own_data_file(path: Path) -> Path | None:
@@ -233,3 +234,10 @@ def _copied(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     copy = onnx.ValueInfoProto()
     copy.CopyFrom(value)
     return copy
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes that a model takes on disk, its external data included."""
+    proto = read_skeleton(path)
+    outside = {_external_info(t).get("location", "") for t in _external_tensors(proto)} - {path.name}
+    return path.stat().st_size + sum((path.parent / name).stat().st_size for name in outside)

@@ -9,6 +9,8 @@ import onnx_ir as ir
 
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.graph.wire import SLOT
+from mpdeploy.numerics.formats import Format
+from mpdeploy.numerics.rounding import cast
 
 CHUNK_BYTES = 1 << 20  # small enough to stay in the processor's cache while it is worked on
 
@@ -155,3 +157,19 @@ def resolve_external(folder: Path, location: str, tensor: str) -> Path:
             remedy="put it beside the model",
         )
     return path.resolve()
+
+
+class RoundedTensor(StreamedTensor):
+    """Another tensor in a lower format, rounded to nearest even chunk by chunk as it is read."""
+
+    def __init__(self, exact: ir.TensorProtocol, target: Format, dtype: ir.DataType, name: str) -> None:
+        super().__init__(name, dtype, ir.Shape(exact.shape.numpy()))
+        self.exact, self.target = exact, target
+
+    def chunks(self) -> Iterator[np.ndarray[Any, Any]]:
+        """Yield the rounded elements."""
+        if isinstance(self.exact, StreamedTensor):
+            for chunk in self.exact.chunks():
+                yield cast(chunk, self.target)
+        else:
+            yield cast(np.asarray(self.exact.numpy()).reshape(-1), self.target)

@@ -1,0 +1,1 @@
+"""Which value is computed in which format, and why."""

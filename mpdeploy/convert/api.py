@@ -1,0 +1,152 @@
+"""`mpdeploy.convert`: an FP32 ONNX file in, a mixed-precision one and its plan out."""
+
+import math
+import shutil
+from pathlib import Path
+
+import onnx_ir as ir
+
+from mpdeploy import records
+from mpdeploy.convert import stamp
+from mpdeploy.convert.apply import apply
+from mpdeploy.convert.record import ConversionResult
+from mpdeploy.errors import UsageError
+from mpdeploy.files import atomic_path
+from mpdeploy.graph import io
+from mpdeploy.graph.operators import opset_of
+from mpdeploy.graph.scope import all_nodes
+from mpdeploy.graph.types import element_type
+from mpdeploy.numerics.formats import LOW_FORMATS, Format
+from mpdeploy.plan.calibrate import Calibration, calibrate
+from mpdeploy.plan.planner import Keep, Planned, apply_plan, make_plan
+from mpdeploy.plan.policy import policy_named
+from mpdeploy.plan.record import PrecisionPlan
+from mpdeploy.runtime.feeds import Feeds, open_feeds
+
+_UNKNOWN_DIM = 64
+
+
+def convert(
+    source: str | Path,
+    output: str | Path,
+    *,
+    precision: str,
+    data: str | Feeds | None = None,
+    policy: str | None = None,
+    plan: str | Path | None = None,
+    keep_fp32: tuple[str, ...] = (),
+    op_fp32: tuple[str, ...] = (),
+    low_io: bool = False,
+) -> ConversionResult:
+    """Convert the ONNX model ``source`` to FP16 or BF16 and write it to ``output``, its plan beside it.
+
+    ``data`` names feeds as the ``--data`` flag does; ``plan`` applies a plan instead of making one; the other
+    arguments are the flags of `mpdeploy convert`.  Returns what was done.  Raises ``UsageError`` for wrong
+    arguments, files or data, ``ModelError`` for a model that is invalid or cannot be converted.
+    """
+    source, output = Path(source), Path(output)
+    low = low_format(precision)
+    model = io.load(source)
+    if stamp.is_converted(model, low):
+        return _unchanged(source, output, model, low)
+    if plan is not None:
+        planned = apply_plan(model, _read_plan(Path(plan), low))
+    else:
+        calibration = Calibration()
+        if data is not None:
+            feeds = open_feeds(data) if isinstance(data, str) else data
+            calibration = calibrate(model, feeds, str(source), feeds.name)
+        chosen = policy_named(policy, with_data=data is not None)
+        planned = make_plan(model, low, chosen, calibration, Keep(keep_fp32, op_fp32), low_io=low_io)
+    return write(planned, source, output)
+
+
+def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
+    """Carry out a plan and write the converted model and the plan; returns what was done."""
+    own_casts = sum(_is_cast(n) for n in all_nodes(planned.model))
+    plan = planned.plan
+    model = apply(planned)
+    nodes = list(all_nodes(model))
+    casts = [n for n in nodes if _is_cast(n)]
+    stamp.put(model, plan.precision)
+    io.save(model, output)
+    plan_path = plan_path_of(output)
+    records.save(plan, plan_path)
+    return ConversionResult(
+        source=str(source),
+        model=str(output),
+        plan=str(plan_path),
+        precision=plan.precision,
+        policy=plan.policy,
+        source_bytes=io.size_of(source),
+        model_bytes=io.size_of(output),
+        operators=len(plan.decisions),
+        low_operators=plan.low_count,
+        casts=len(casts) - own_casts,
+        bytes_cast=sum(_bytes_read(n) for n in casts),
+        opset=opset_of(model, ""),
+        weights_with_loss=len(plan.weights),
+        notes=plan.notes,
+    )
+
+
+def low_format(precision: str) -> Format:
+    """Return the low format of that name; raises ``UsageError`` for any other."""
+    for low in LOW_FORMATS:
+        if low.value == precision:
+            return low
+    raise UsageError(f"unknown precision {precision!r}", remedy="use fp16 or bf16")
+
+
+def plan_path_of(model: Path) -> Path:
+    """Return where the plan of a converted model lies: ``net.onnx`` has ``net.plan.json``."""
+    return model.with_name(f"{model.stem}.plan.json")
+
+
+def _read_plan(path: Path, low: Format) -> PrecisionPlan:
+    plan = records.load(PrecisionPlan, path)
+    if plan.precision is not low:
+        raise UsageError(f"the plan is for {plan.precision.value}, not {low.value}", where=str(path))
+    return plan
+
+
+def _unchanged(source: Path, output: Path, model: ir.Model, low: Format) -> ConversionResult:
+    if source.resolve() != output.resolve():
+        if io.source_of(model).external:
+            io.save(model, output)
+        else:
+            with atomic_path(output) as scratch:
+                shutil.copyfile(source, scratch)
+        if plan_path_of(source).is_file():
+            with atomic_path(plan_path_of(output)) as scratch:
+                shutil.copyfile(plan_path_of(source), scratch)
+    return ConversionResult(
+        source=str(source),
+        model=str(output),
+        plan=str(plan_path_of(output)) if plan_path_of(output).is_file() else "",
+        precision=low,
+        policy="",
+        source_bytes=io.size_of(source),
+        model_bytes=io.size_of(output),
+        operators=0,
+        low_operators=0,
+        casts=0,
+        bytes_cast=0,
+        opset=opset_of(model, ""),
+        weights_with_loss=0,
+        unchanged=True,
+        notes=("the model had been converted before; to decide anew, convert its FP32 source",),
+    )
+
+
+def _is_cast(node: ir.Node) -> bool:
+    return node.op_type == "Cast" and not node.domain
+
+
+def _bytes_read(node: ir.Node) -> int:
+    value = node.inputs[0]
+    dtype = element_type(value) if value is not None else None
+    if value is None or dtype is None:
+        return 0
+    dims = list(value.shape) if value.shape is not None else [None]
+    return math.prod(d if isinstance(d, int) else _UNKNOWN_DIM for d in dims) * dtype.bitwidth // 8

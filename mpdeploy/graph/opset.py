@@ -1,0 +1,57 @@
+"""Raising the opset: where a type needs it, and only if the numbers stay what they are."""
+
+import onnx
+import onnx.checker
+import onnx.helper
+import onnx.version_converter
+import onnx_ir as ir
+
+from mpdeploy.errors import ModelError
+from mpdeploy.graph import canonical, check, io, types
+from mpdeploy.graph.operators import opset_of
+from mpdeploy.graph.scope import all_graphs, all_nodes
+from mpdeploy.graph.tensors import StreamedTensor
+
+NEWEST_OPSET = 24  # the newest that the runtimes and builders of today read
+
+
+def raised(model: ir.Model, opset: int) -> ir.Model:
+    """Return the model at a higher opset of the standard domain, each operator written so that it means the same.
+
+    The IR version rises only if the opset asks for it.  Raises ``ModelError`` if ONNX's converter cannot do it.
+    """
+    if opset <= opset_of(model, ""):
+        return model
+    before, slots = io.serialised(model)
+    try:
+        after = onnx.version_converter.convert_version(onnx.ModelProto.FromString(before), opset)
+        check.check_structure(after, "")
+        after = check.infer_types(after, "")
+    except (RuntimeError, onnx.version_converter.ConvertError, onnx.checker.ValidationError, ModelError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"the model cannot be raised to opset {opset}: {reason[:300]}") from error
+    result = ir.from_proto(after)
+    _attach(result, slots)
+    canonical.name_nodes(result)
+    types.infer(result)
+    result.meta.update(model.meta)
+    result.metadata_props.update(model.metadata_props)
+    result.graph.metadata_props.update(model.graph.metadata_props)
+    result.producer_name, result.producer_version = model.producer_name, model.producer_version
+    result.domain, result.model_version, result.doc_string = model.domain, model.model_version, model.doc_string
+    result.graph.doc_string = model.graph.doc_string
+    imports = [onnx.helper.make_opsetid(d, v) for d, v in result.graph.opset_imports.items() if d in ("", "ai.onnx")]
+    result.ir_version = max(model.ir_version, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
+    return result
+
+
+def _attach(model: ir.Model, slots: list[StreamedTensor]) -> None:
+    """Put the streamed tensors back in the place of the references that stood for them."""
+    for graph in all_graphs(model):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = slots[value.const_value.offset or 0]
+    for node in all_nodes(model):
+        for name, attribute in list(node.attributes.items()):
+            if attribute.type is ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+                node.attributes[name] = ir.AttrTensor(name, slots[attribute.value.offset or 0])

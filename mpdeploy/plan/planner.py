@@ -1,0 +1,228 @@
+"""Graph, policy and statistics in; a precision plan out."""
+
+import fnmatch
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from mpdeploy.errors import ModelError, UsageError
+from mpdeploy.graph import io
+from mpdeploy.graph.operators import opset_of, signature
+from mpdeploy.graph.opset import NEWEST_OPSET, raised
+from mpdeploy.graph.scope import all_nodes
+from mpdeploy.graph.traits import Kind, is_standard, kind_of
+from mpdeploy.numerics.formats import Format
+from mpdeploy.plan import exact, rules
+from mpdeploy.plan.assign import Border, assign
+from mpdeploy.plan.calibrate import Calibration
+from mpdeploy.plan.evidence import Evidence, gather
+from mpdeploy.plan.groups import ONNX_TYPE, Group, Groups, build, is_constant, is_float
+from mpdeploy.plan.policy import Policy
+from mpdeploy.plan.reasons import Code, Reason
+from mpdeploy.plan.record import DataSource, Decision, PrecisionPlan, WeightLoss
+
+_UNKNOWN_DIM = 64  # how large a dimension without a number is taken to be, when casts are compared
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What the user keeps in FP32: nodes by name pattern (as in a shell), operators by type."""
+
+    nodes: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and the model that it is for: the source, at the opset that the low format needs."""
+
+    plan: PrecisionPlan
+    model: ir.Model
+    groups: Groups
+    low: tuple[bool, ...]
+
+
+def needed_opset(model: ir.Model, low: Format) -> int:
+    """Return the lowest opset, not below the model's, at which its heavy operators take the low format.
+
+    An operator that never takes it (Einsum in BF16) asks for nothing.
+    """
+    current = opset_of(model, "")
+    wanted = current
+    for node in all_nodes(model):
+        # A quantised operand's scale decides the type that a matrix product reads.
+        if not is_standard(node) or not (kind_of(node) is Kind.HEAVY or node.op_type == "DequantizeLinear"):
+            continue
+        if not any(is_float(v) for v in (*node.inputs, *node.outputs)):
+            continue
+        for version in range(wanted, NEWEST_OPSET + 1):
+            if _takes(node, version, low):
+                wanted = version
+                break
+    return wanted
+
+
+def _takes(node: ir.Node, version: int, low: Format) -> bool:
+    rules_at = signature(node.domain, node.op_type, version)
+    slot = rules_at.output(0) if rules_at else None
+    return rules_at is not None and slot is not None and ONNX_TYPE[low] in rules_at.allowed[slot.type]
+
+
+def make_plan(
+    model: ir.Model, low: Format, policy: Policy, calibration: Calibration, keep: Keep, *, low_io: bool = False
+) -> Planned:
+    """Decide the format of every float value.
+
+    Raises ``UsageError`` if a pattern of ``keep`` matches nothing.
+    """
+    source_digest = digest(model)
+    notes: list[str] = []
+    try:
+        model = raised(model, needed_opset(model, low))
+    except ModelError as error:
+        notes.append(error.what)
+    groups = build(model, low)
+    evidence = gather(model, groups, low, policy, calibration)
+    pins = _pins(evidence, keep)
+    chosen = _assign(groups, pins, low_io=low_io)
+    plan = PrecisionPlan(
+        precision=low,
+        policy=policy.name.value,
+        model=source_digest,
+        opset=opset_of(model, ""),
+        decisions=tuple(_decision(g, is_low, pins, low) for g, is_low in zip(groups.all, chosen, strict=True)),
+        weights=ledger(evidence, chosen),
+        data=DataSource(calibration.data, calibration.samples) if calibration.samples else None,
+        low_io=low_io,
+        keep=(*keep.nodes, *keep.operators),
+        notes=tuple(notes),
+    )
+    return Planned(plan, model, groups, tuple(chosen))
+
+
+def apply_plan(model: ir.Model, plan: PrecisionPlan) -> Planned:
+    """Return a plan, perhaps edited by a person, bound to the model that it was made for.
+
+    Raises ``UsageError`` if the plan belongs to another model or does not cover it, ``ModelError`` if it asks for
+    a format that an operator does not take.
+    """
+    if plan.model != digest(model):
+        raise UsageError("the plan was made for another model", remedy="plan this model anew with `mpdeploy convert`")
+    model = raised(model, plan.opset)
+    groups = build(model, plan.precision)
+    by_key = {(d.node, d.values): d for d in plan.decisions}
+    chosen = []
+    for group in groups.all:
+        decision = by_key.get((group.name, tuple(str(v.name) for v in group.produces)))
+        if decision is None:
+            raise UsageError(f"the plan does not say which format '{group.name}' has", remedy="plan the model anew")
+        if decision.format not in (Format.FP32, plan.precision):
+            raise UsageError(f"'{group.name}' cannot be {decision.format.value} in a {plan.precision.value} plan")
+        if decision.format is not Format.FP32 and group.refusal:
+            raise ModelError(f"the plan asks for {decision.format.value}: {group.refusal}", where=group.name)
+        chosen.append(decision.format is not Format.FP32)
+    return Planned(plan, model, groups, tuple(chosen))
+
+
+def digest(model: ir.Model) -> str:
+    """Return the SHA-256 of the graph, its weights left out: 64 hexadecimal digits."""
+    skeleton, _ = io.serialised(model)
+    return hashlib.sha256(skeleton).hexdigest()
+
+
+def _pins(evidence: Evidence, keep: Keep) -> dict[int, Reason]:
+    """Return the groups, by ``id``, that must be FP32, each with its first reason."""
+    pins: dict[int, Reason] = {}
+    for group in evidence.groups.all:
+        if group.refusal:
+            pins[id(group)] = Reason(Code.TYPE_RULE, group.refusal)
+    for group_id, reason in _kept(evidence.groups, keep):
+        pins.setdefault(group_id, reason)
+    for group_id, reason in exact.exact_groups(evidence).items():
+        pins.setdefault(group_id, reason)
+    for value, reason in rules.value_reasons(evidence):
+        producer = evidence.groups.producer.get(value)
+        about = Reason(reason.code, f"'{value.name}': {reason.text}")
+        for group in ([producer] if producer is not None else []) + evidence.groups.consumers.get(value, []):
+            pins.setdefault(id(group), about)
+    for group, reason in rules.group_reasons(evidence):
+        pins.setdefault(id(group), reason)
+    return pins
+
+
+def _kept(groups: Groups, keep: Keep) -> Iterable[tuple[int, Reason]]:
+    used: set[str] = set()
+    for group in groups.all:
+        name, op = str(group.node.name), group.node.op_type
+        for pattern in keep.nodes:
+            if fnmatch.fnmatchcase(name, pattern) or name == pattern:
+                used.add(pattern)
+                yield id(group), Reason(Code.USER, f"node pattern {pattern!r}")
+        if op in keep.operators:
+            used.add(op)
+            yield id(group), Reason(Code.USER, f"operator {op}")
+    for pattern in (*keep.nodes, *keep.operators):
+        if pattern not in used:
+            raise UsageError(f"no float operator of the model matches {pattern!r}", remedy="see `mpdeploy inspect`")
+
+
+def _assign(groups: Groups, pins: dict[int, Reason], *, low_io: bool) -> list[bool]:
+    index = {id(g): i for i, g in enumerate(groups.all)}
+    fixed = {index[i]: False for i in pins}
+    for i, group in enumerate(groups.all):
+        if i not in fixed and kind_of(group.node) is Kind.HEAVY and not group.operand_set:
+            fixed[i] = True
+    outside = len(groups.all)  # the model's own inputs and outputs, as one more group
+    fixed[outside] = low_io
+    outputs = {operand.value for operand in groups.outputs}
+    borders = []
+    for value in groups.values:
+        readers = [index[id(g)] for g in groups.consumers.get(value, ())]
+        if value in outputs:
+            readers.append(outside)
+        producer = groups.producer.get(value)
+        if producer is None and is_constant(value):
+            borders.append(Border(None, tuple(readers), _bytes(value)))
+        else:
+            at = outside if producer is None else index[id(producer)]
+            borders.append(Border(at, tuple(readers), _bytes(value)))
+    return assign(len(groups.all) + 1, fixed, borders)[:outside]
+
+
+def _bytes(value: ir.Value) -> int:
+    dims = list(value.shape) if value.shape is not None else [None]
+    return 4 * math.prod(d if isinstance(d, int) else _UNKNOWN_DIM for d in dims)
+
+
+def _decision(group: Group, is_low: bool, pins: dict[int, Reason], low: Format) -> Decision:
+    if id(group) in pins:
+        reason = pins[id(group)]
+    elif not is_low:
+        reason = Reason(Code.CHEAPEST, "between FP32 neighbours")
+    elif kind_of(group.node) is Kind.HEAVY:
+        reason = Reason(Code.HEAVY, "")
+    else:
+        reason = Reason(Code.HARMLESS, "")
+    return Decision(
+        node=group.name,
+        op=group.node.op_type,
+        values=tuple(str(v.name) for v in group.produces),
+        format=low if is_low else Format.FP32,
+        code=reason.code.value,
+        reason=str(reason),
+    )
+
+
+def ledger(evidence: Evidence, chosen: list[bool]) -> tuple[WeightLoss, ...]:
+    """Return every stored tensor that some low operator reads and that lost more than ordinary rounding."""
+    low_groups = {id(g) for g, is_low in zip(evidence.groups.all, chosen, strict=True) if is_low}
+    losses = []
+    for value, facts in evidence.constants.items():
+        readers = [g for g in evidence.groups.consumers[value] if id(g) in low_groups]
+        if readers and facts.loss.is_exceptional:
+            names = tuple(dict.fromkeys(str(g.node.name) for g in readers))
+            losses.append(WeightLoss(str(value.name), names, facts.loss))
+    return tuple(losses)

@@ -1,0 +1,79 @@
+"""Why a value has its format: stable codes, and the text that goes with each."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Code(Enum):
+    """The reasons, by code.  Codes never change their meaning; a new reason gets a new code."""
+
+    HEAVY = "MP001"
+    HARMLESS = "MP002"
+    RANGE_MEASURED = "MP101"
+    RANGE_BOUND = "MP102"
+    CONSTANT_RANGE = "MP103"
+    INNER_RANGE = "MP104"
+    ATTRIBUTE = "MP105"
+    CONSTANT_LOSS = "MP111"
+    VANISHING = "MP112"
+    RECIPROCAL = "MP113"
+    EPSILON = "MP114"
+    ACCUMULATION = "MP121"
+    INTEGER = "MP201"
+    INDEX = "MP202"
+    COORDINATE = "MP203"
+    ANGLE = "MP204"
+    DECISION = "MP205"
+    TYPE_RULE = "MP301"
+    BORDER = "MP302"
+    POLICY = "MP501"
+    USER = "MP601"
+    PLAN = "MP602"
+    CHEAPEST = "MP701"
+    MEASURED_DRIFT = "MP801"
+
+    @property
+    def title(self) -> str:
+        """What the code means, in a few words."""
+        return _TITLES[self]
+
+
+_TITLES = {
+    Code.HEAVY: "arithmetic that pays in low precision",
+    Code.HARMLESS: "nothing speaks against low precision",
+    Code.RANGE_MEASURED: "range: measured on data",
+    Code.RANGE_BOUND: "range: by its bounds",
+    Code.CONSTANT_RANGE: "range: a stored number",
+    Code.INNER_RANGE: "range: inside the operator",
+    Code.ATTRIBUTE: "an attribute does not fit",
+    Code.CONSTANT_LOSS: "a stored tensor loses too much",
+    Code.VANISHING: "underflow: the whole tensor is tiny",
+    Code.RECIPROCAL: "underflow: small numbers decide",
+    Code.EPSILON: "underflow: an epsilon vanishes",
+    Code.ACCUMULATION: "too many terms in one sum",
+    Code.INTEGER: "a float that carries integers",
+    Code.INDEX: "becomes an index, a size or a shape",
+    Code.COORDINATE: "becomes a coordinate",
+    Code.ANGLE: "becomes a large angle",
+    Code.DECISION: "becomes a decision",
+    Code.TYPE_RULE: "type rules of the operator",
+    Code.BORDER: "declared type of the model's inputs and outputs",
+    Code.POLICY: "on the policy's FP32 list",
+    Code.USER: "asked for by the user",
+    Code.PLAN: "set in the plan",
+    Code.CHEAPEST: "fewest bytes cast",
+    Code.MEASURED_DRIFT: "drift: measured under real rounding",
+}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A code and its evidence in words."""
+
+    code: Code
+    text: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.code.value} {self.code.title}: {self.text}" if self.text else f"{self.code.value} {self.code.title}"
+        )

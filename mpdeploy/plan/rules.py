@@ -1,0 +1,178 @@
+"""The rules: each looks at the evidence and names what must stay FP32, with the reason.
+
+A *value* that low precision cannot hold is FP32, and so is every operator that touches it.  An *operator* that
+would go wrong inside is FP32, whatever its inputs and outputs.
+"""
+
+from collections.abc import Callable, Iterator
+
+import onnx_ir as ir
+
+from mpdeploy.graph.traits import RECIPROCAL_OPERANDS, Kind, is_standard, kind_of
+from mpdeploy.plan.evidence import Evidence
+from mpdeploy.plan.groups import Group, is_constant
+from mpdeploy.plan.inner import inner_reason
+from mpdeploy.plan.reasons import Code, Reason
+
+ValueRule = Callable[[Evidence, ir.Value], Reason | None]
+GroupRule = Callable[[Evidence, Group], Reason | None]
+
+_LOSS_LIMIT = 0.01  # relative: far over rounding, far under what anybody would accept
+_ADDING = frozenset({"Add", "Sub", "Sum", "Concat", "Where", "Max", "Min", "Gather", "GatherND", "GatherElements"})
+_OUTWARD = frozenset({("Clip", 1), ("Clip", 2), ("Max", 0), ("Max", 1), ("Min", 0), ("Min", 1)})
+
+
+def range_of_value(evidence: Evidence, value: ir.Value) -> Reason | None:
+    """A value whose finite elements reach beyond the format's largest number."""
+    bounds, limit = evidence.bounds_of(value), evidence.low.max
+    if bounds.magnitude <= limit:
+        return None
+    holds = f"{evidence.low.value} holds {limit:.6g}"
+    stats = evidence.stats_of(value)
+    if stats is not None:
+        margin = evidence.policy.margin
+        text = f"|x| reaches {stats.absmax:.3g} in sample {stats.worst_sample}, {holds} (margin {margin:g})"
+        return Reason(Code.RANGE_MEASURED, text)
+    if bounds.integral:
+        return None  # whole numbers without a known end: `integers` says it better
+    how = "may reach" if bounds.assumed else "reaches"
+    return Reason(Code.RANGE_BOUND, f"|x| {how} {bounds.magnitude:.3g}, {holds}")
+
+
+def integers(evidence: Evidence, value: ir.Value) -> Reason | None:
+    """A value whose elements are whole numbers, larger than the format counts exactly."""
+    bounds, limit = evidence.bounds_of(value), evidence.low.max_exact_integer
+    if not bounds.integral or bounds.magnitude <= limit or bounds.assumed:
+        return None
+    size = f"up to {bounds.magnitude:.6g}" if bounds.magnitude < 1e300 else "of unknown size"
+    return Reason(Code.INTEGER, f"whole numbers {size}, {evidence.low.value} counts exactly to {limit}")
+
+
+def vanishing(evidence: Evidence, value: ir.Value) -> Reason | None:
+    """A value all of whose elements are smaller than the format's smallest normal number."""
+    smallest = evidence.low.smallest_normal
+    stats = evidence.stats_of(value)
+    top = stats.absmax if stats is not None else evidence.bounds_of(value).magnitude
+    if not 0 < top < smallest:
+        return None
+    return Reason(Code.VANISHING, f"|x| is at most {top:.3g}, {evidence.low.value} is exact from {smallest:.3g}")
+
+
+def reciprocal(evidence: Evidence, value: ir.Value) -> Reason | None:
+    """A value that is divided by, or whose logarithm or root is taken, with magnitudes that would vanish."""
+    readers = [g for g in evidence.groups.consumers.get(value, ()) if _reads_reciprocal(g, value)]
+    if not readers:
+        return None
+    smallest = evidence.low.smallest_normal
+    stats, bounds = evidence.stats_of(value), evidence.bounds_of(value)
+    if bounds.low > 0 or bounds.high < 0:
+        least = bounds.away_from_zero
+        if stats is not None:
+            least = min(max(least, stats.smallest / evidence.policy.margin), stats.smallest)
+    elif stats is not None:
+        least = stats.smallest
+    else:
+        return None  # nothing is known: the policy's list decides
+    if least >= smallest:
+        return None
+    node = readers[0].node
+    return Reason(Code.RECIPROCAL, f"{node.op_type} '{node.name}' reads magnitudes down to {least:.3g}")
+
+
+def _reads_reciprocal(group: Group, value: ir.Value) -> bool:
+    return any(
+        o.value is value
+        and isinstance(o.user, ir.Node)
+        and is_standard(o.user)
+        and (o.index in RECIPROCAL_OPERANDS.get(o.user.op_type, ()) or _small_power(o.user, o.index))
+        for o in group.consumes
+    )
+
+
+def _small_power(node: ir.Node, index: int) -> bool:
+    from mpdeploy.plan.constants import scalar
+
+    if node.op_type != "Pow" or index != 0:
+        return False
+    exponent = scalar(node.inputs[1])
+    return exponent is not None and exponent < 1
+
+
+def constants(evidence: Evidence, group: Group) -> Reason | None:
+    """A stored tensor that the operator reads and that the format cannot hold well enough for this use."""
+    for operand in group.consumes:
+        facts = evidence.constants.get(operand.value)
+        if facts is None or not isinstance(operand.user, ir.Node):
+            continue
+        loss, name, low = facts.loss, operand.value.name, evidence.low
+        outward = (operand.user.op_type, operand.index) in _OUTWARD
+        if loss.overflowed and not outward:
+            return Reason(Code.CONSTANT_RANGE, f"'{name}' holds {loss.absmax:.6g}, {low.value} ends at {low.max:.6g}")
+        if facts.integral and loss.absmax > low.max_exact_integer and loss.worst_relative > 0 and not outward:
+            return Reason(Code.INTEGER, f"'{name}' holds whole numbers up to {loss.absmax:.6g}")
+        forgiving = kind_of(operand.user) is Kind.HEAVY or operand.user.op_type in _ADDING
+        if operand.user.op_type == "BatchNormalization":
+            continue  # its parameters work together: see `inner`
+        error = loss.norm_error if forgiving else loss.worst_relative
+        if error > _LOSS_LIMIT:
+            text = f"'{name}' loses {error:.1%} ({loss.vanished} of {loss.size} vanish, {loss.subnormal} subnormal)"
+            return Reason(Code.CONSTANT_LOSS, text)
+    return None
+
+
+def attributes(evidence: Evidence, group: Group) -> Reason | None:
+    """A float attribute that the format cannot hold."""
+    node, low = group.node, evidence.low
+    if not is_standard(node) or kind_of(node) in (Kind.NORM, Kind.CONTROL):
+        return None
+    for name, attribute in node.attributes.items():
+        if attribute.type is not ir.AttributeType.FLOAT or (node.op_type == "Clip"):
+            continue
+        number = abs(attribute.as_float())
+        if low.max < number < float("inf") or 0 < number < low.smallest_normal:
+            return Reason(Code.ATTRIBUTE, f"{name} = {attribute.as_float():.6g}")
+    return None
+
+
+def policy_list(evidence: Evidence, group: Group) -> Reason | None:
+    """An operator that the policy keeps in FP32, unless it may go low where it is proved to fit."""
+    node = group.node
+    if node.op_type not in evidence.policy.fp32_operators:
+        return None
+    if evidence.policy.unless_proved and _is_proved(evidence, group):
+        return None
+    return Reason(Code.POLICY, f"{node.op_type}, policy {evidence.policy.name.value}")
+
+
+def _is_proved(evidence: Evidence, group: Group) -> bool:
+    """All operands have bounds that rest on proof or data; the other rules then say whether they fit."""
+    values = [*group.produces, *(o.value for o in group.consumes)]
+    return all(is_constant(v) or not evidence.bounds_of(v).assumed for v in values)
+
+
+VALUE_RULES: tuple[ValueRule, ...] = (range_of_value, integers, vanishing, reciprocal)
+GROUP_RULES: tuple[GroupRule, ...] = (constants, attributes, inner_reason, policy_list)
+
+
+def value_reasons(evidence: Evidence) -> Iterator[tuple[ir.Value, Reason]]:
+    """Yield every computed value that must stay FP32, with the first reason that says so."""
+    rules = VALUE_RULES if evidence.policy.hazards else (integers,)
+    for value in evidence.groups.values:
+        if is_constant(value):
+            continue
+        for rule in rules:
+            reason = rule(evidence, value)
+            if reason is not None:
+                yield value, reason
+                break
+
+
+def group_reasons(evidence: Evidence) -> Iterator[tuple[Group, Reason]]:
+    """Yield every group that must stay FP32 for reasons of its own, with the first that says so."""
+    rules = GROUP_RULES if evidence.policy.hazards else (constants,)
+    for group in evidence.groups.all:
+        for rule in rules:
+            reason = rule(evidence, group)
+            if reason is not None:
+                yield group, reason
+                break
