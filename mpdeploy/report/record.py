@@ -1,0 +1,74 @@
+"""What a report shows: one record, whatever renders it."""
+
+from dataclasses import dataclass
+
+from mpdeploy.verify.record import DriftReport
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One node that a plan decided on: its name, operator, format, and the code and text of the reason."""
+
+    node: str
+    op: str
+    format: str
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class PlanTable:
+    """The nodes of one candidate that stay in FP32, each with its reason."""
+
+    candidate: str
+    rows: tuple[PlanRow, ...]
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """An engine that was built: its file, the model it came from, its size in bytes, what it runs on."""
+
+    name: str
+    source: str
+    bytes: int
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line about the run as a whole: how the model was trained, say."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Candidates against their reference, and optionally how they came about and what was built of them.
+
+    ``created`` is a UTC time in ISO 8601; ``commands`` reproduce the run.
+    """
+
+    title: str
+    created: str
+    drifts: tuple[DriftReport, ...]
+    facts: tuple[Fact, ...] = ()
+    plans: tuple[PlanTable, ...] = ()
+    engines: tuple[EngineRow, ...] = ()
+    commands: tuple[str, ...] = ()
+    schema: str = "mpdeploy.report/1"
+
+    @property
+    def passed(self) -> bool:
+        """Whether every candidate passes."""
+        return all(drift.verdict.passed for drift in self.drifts)
+
+
+def report_of(drift: DriftReport, commands: tuple[str, ...] = ()) -> Report:
+    """Return the report on a single comparison."""
+    title = f"{_file_name(drift.candidate.path)} against {_file_name(drift.reference.path)}"
+    return Report(title, drift.created, (drift,), commands=commands)
+
+
+def _file_name(path: str) -> str:
+    return path.replace("\\", "/").rsplit("/", 1)[-1]

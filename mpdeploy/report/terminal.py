@@ -1,0 +1,122 @@
+"""The report on a terminal."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mpdeploy.numerics.drift import OutputDrift
+from mpdeploy.report import words
+from mpdeploy.report.record import Report
+from mpdeploy.report.view import Candidate, View, view_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_REASONS_SHOWN = 8
+
+
+def terminal(report: Report) -> "RenderableType":
+    """Return the report as something that a rich console prints: tables, verdicts, reasons."""
+    from rich.console import Group
+    from rich.text import Text
+
+    view = view_of(report)
+    parts: list[RenderableType] = []
+    if len(view.candidates) > 1:
+        parts.append(_summary(view))
+    for candidate in view.candidates:
+        if len(view.candidates) == 1:
+            parts.append(_outputs(candidate))
+        parts.append(_verdict(candidate))
+        parts += [Text(f"  note: {note}", style="dim") for note in candidate.drift.notes]
+    return Group(*parts)
+
+
+def _summary(view: View) -> "Table":
+    table = _table("Candidate", "Format")
+    columns = [("Accuracy", view.labelled), ("Top-1", True), ("Error", True), ("Size", True)]
+    for title, shown in columns:
+        if shown:
+            table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("Verdict")
+    if view.labelled:
+        table.add_row("the reference", "FP32", view.reference_accuracy, "", "", view.reference_size, "", style="dim")
+    for c in view.candidates:
+        verdict = "[green]passed[/]" if c.drift.verdict.passed else "[red]failed[/]"
+        accuracy = [c.accuracy] if view.labelled else []
+        table.add_row(_plain(c.name), c.format, *accuracy, c.top1, c.worst, c.size, verdict)
+    return table
+
+
+def _outputs(candidate: Candidate) -> "Table":
+    outputs = candidate.drift.outputs
+    return _one_output(outputs[0]) if len(outputs) == 1 else _many_outputs(outputs)
+
+
+def _one_output(o: OutputDrift) -> "Table":
+    table = _table("Metric")
+    table.add_column(_plain(o.name), justify="right")
+    rows = [
+        ("cosine", words.cosine(o.cosine)),
+        ("norm-relative error", words.error(o.norm_relative)),
+        ("worst sample's error", words.error(o.worst_sample_error)),
+        ("signal to noise", words.decibels(o.sqnr_db)),
+        ("largest error", words.error(o.max_abs)),
+        ("mean error", words.error(o.mean_abs)),
+        ("top-1 agreement", words.share(o.top1)),
+        ("exact match", words.share(o.match) if o.exact else words.NONE),
+        ("accuracy, reference", words.share(o.accuracy_reference)),
+        ("accuracy, candidate", words.share(o.accuracy_candidate)),
+        ("NaN and infinite", f"{o.candidate_nan} and {o.candidate_inf}" if o.candidate_nan or o.candidate_inf else "0"),
+    ]
+    for label, value in rows:
+        if value != words.NONE:
+            table.add_row(label, value)
+    return table
+
+
+def _many_outputs(outputs: Sequence[OutputDrift]) -> "Table":
+    table = _table("Output")
+    for title in ("Cosine", "Norm-relative", "Worst sample", "Top-1", "NaN", "Inf"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for o in outputs:
+        table.add_row(
+            _plain(o.name),
+            words.share(o.match) if o.exact else words.cosine(o.cosine),
+            "exact match" if o.exact else words.error(o.norm_relative),
+            words.error(o.worst_sample_error),
+            words.share(o.top1),
+            str(o.candidate_nan),
+            str(o.candidate_inf),
+        )
+    return table
+
+
+def _verdict(candidate: Candidate) -> "RenderableType":
+    from rich.text import Text
+
+    verdict, drift = candidate.drift.verdict, candidate.drift
+    text = Text("PASSED  " if verdict.passed else "FAILED  ", style="bold green" if verdict.passed else "bold red")
+    text.append(candidate.name, style="bold")
+    text.append(f"  {candidate.samples}, budget {drift.budget.origin}", style="dim")
+    for reason in verdict.reasons[:_REASONS_SHOWN]:
+        text.append(f"\n  {reason.code}  ", style="red").append(reason.text, style="default")
+    if len(verdict.reasons) > _REASONS_SHOWN:
+        text.append(f"\n  and {len(verdict.reasons) - _REASONS_SHOWN} more", style="default")
+    return text
+
+
+def _table(*titles: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    return table
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

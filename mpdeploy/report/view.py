@@ -1,0 +1,175 @@
+"""The report as words and pictures, ready for a template that decides nothing."""
+
+from dataclasses import dataclass
+
+from mpdeploy.numerics.drift import OutputDrift
+from mpdeploy.report import words
+from mpdeploy.report.pictures import TONES, Distribution, distribution
+from mpdeploy.report.record import Report
+from mpdeploy.verify.budget import Metric
+from mpdeploy.verify.record import DriftReport
+from mpdeploy.verify.verdict import Check
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """One limit: what it is, the value, the share of the allowance used in percent (at most 100) and in words."""
+
+    label: str
+    value: str
+    limit: str
+    percent: float
+    used: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One candidate's part of the page."""
+
+    tone: int
+    name: str
+    format: str
+    drift: DriftReport
+    size: str
+    smaller: str
+    accuracy: str
+    top1: str
+    worst: str
+    cosine: str
+    gauges: tuple[Gauge, ...]
+    samples: str
+
+
+@dataclass(frozen=True)
+class View:
+    """The whole page."""
+
+    report: Report
+    headline: str
+    candidates: tuple[Candidate, ...]
+    picture: Distribution | None
+    labelled: bool
+    exact: bool
+    reference_accuracy: str
+    reference_size: str
+
+
+LABELS = {
+    Metric.COSINE: "Cosine",
+    Metric.NORM_RELATIVE: "Norm-relative error",
+    Metric.WORST_SAMPLE: "Worst sample",
+    Metric.SQNR: "Signal to noise",
+    Metric.MAX_ABS: "Largest error",
+    Metric.MEAN_ABS: "Mean error",
+    Metric.TOP1: "Top-1 agreement",
+    Metric.ACCURACY_DROP: "Accuracy lost",
+    Metric.MATCH: "Exact match",
+}
+
+
+def view_of(report: Report) -> View:
+    """Return everything that the page shows."""
+    candidates = tuple(_candidate(tone, drift) for tone, drift in enumerate(report.drifts))
+    histograms = [
+        (candidate.name, worst.histogram, _worst_limit(candidate.drift, worst.name))
+        for candidate in candidates
+        if (worst := worst_output(candidate.drift)) is not None
+    ]
+    first = report.drifts[0] if report.drifts else None
+    labelled = _labelled(first) if first else None
+    return View(
+        report=report,
+        headline=_headline(report),
+        candidates=candidates,
+        picture=distribution(histograms),
+        labelled=labelled is not None,
+        exact=any(output.exact for drift in report.drifts for output in drift.outputs),
+        reference_accuracy=words.share(labelled.accuracy_reference) if labelled else "",
+        reference_size=words.size(first.reference.bytes) if first else "",
+    )
+
+
+def worst_output(drift: DriftReport) -> OutputDrift | None:
+    """Return the floating-point output with the largest error of a sample; a broken one counts as the largest."""
+    floats = [output for output in drift.outputs if not output.exact and output.elements]
+    return max(floats, key=_badness, default=None)
+
+
+def metric_text(metric: Metric, value: float | None) -> str:
+    """Return a metric's value as people read it."""
+    if metric is Metric.COSINE:
+        return words.cosine(value)
+    if metric in (Metric.TOP1, Metric.ACCURACY_DROP, Metric.MATCH):
+        return words.share(value)
+    return words.decibels(value) if metric is Metric.SQNR else words.error(value)
+
+
+def file_name(path: str) -> str:
+    """Return the last part of a path."""
+    return path.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def _candidate(tone: int, drift: DriftReport) -> Candidate:
+    worst, labelled = worst_output(drift), _labelled(drift)
+    ranked = [output.top1 for output in drift.outputs if output.top1 is not None]
+    ratio = drift.candidate.bytes / drift.reference.bytes if drift.reference.bytes else 1.0
+    return Candidate(
+        tone=tone % TONES,
+        name=file_name(drift.candidate.path),
+        format=drift.candidate.coarsest.value.upper(),
+        drift=drift,
+        size=words.size(drift.candidate.bytes),
+        smaller=f"{ratio:.0%}".replace("%", " %"),
+        accuracy=words.share(labelled.accuracy_candidate) if labelled else "",
+        top1=words.share(min(ranked)) if ranked else words.NONE,
+        worst=words.error(worst.norm_relative) if worst else words.NONE,
+        cosine=words.cosine(worst.cosine) if worst else words.NONE,
+        gauges=tuple(_gauge(check, many=len(drift.outputs) > 1) for check in drift.verdict.checks),
+        samples=words.count(drift.data.samples, "sample"),
+    )
+
+
+def _gauge(check: Check, many: bool) -> Gauge:
+    label = LABELS[check.limit.metric]
+    sign = "≥" if check.limit.metric.more_is_better else "≤"
+    used = check.used
+    if used is None:
+        spent = "not finite"
+    elif used > 1:
+        spent = f"{used:.2g} × the limit" if used < 100 else "far beyond the limit"
+    else:
+        spent = "none used" if used == 0 else f"{100 * used:.2g} % used"
+    return Gauge(
+        label=f"{label} · {check.output}" if many else label,
+        value="exact" if check.holds and check.measured is None else metric_text(check.limit.metric, check.measured),
+        limit=f"{sign} {check.limit.value:g}",
+        percent=100.0 if used is None or used > 1 else 100 * used,
+        used=spent,
+        holds=check.holds,
+    )
+
+
+def _headline(report: Report) -> str:
+    failed = [drift for drift in report.drifts if not drift.verdict.passed]
+    if not failed:
+        return "The candidate is within budget" if len(report.drifts) == 1 else "All candidates are within budget"
+    if len(report.drifts) == 1:
+        return "The candidate drifts over its budget"
+    names = ", ".join(file_name(drift.candidate.path) for drift in failed)
+    return f"{len(failed)} of {len(report.drifts)} candidates drift over budget: {names}"
+
+
+def _labelled(drift: DriftReport) -> OutputDrift | None:
+    return next((output for output in drift.outputs if output.labelled), None)
+
+
+def _worst_limit(drift: DriftReport, output: str) -> float | None:
+    for check in drift.verdict.checks:
+        if check.output == output and check.limit.metric is Metric.WORST_SAMPLE:
+            return check.limit.value
+    return None
+
+
+def _badness(output: OutputDrift) -> float:
+    return float("inf") if output.worst_sample_error is None else output.worst_sample_error

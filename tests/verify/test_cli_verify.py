@@ -1,0 +1,121 @@
+"""`mpdeploy verify` as a user calls it: exit codes, streams, files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from mpdeploy import records
+from mpdeploy.report.record import Report
+
+
+def call(*words, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "mpdeploy", *map(str, words)], capture_output=True, text=True, timeout=60, cwd=cwd
+    )
+
+
+@pytest.fixture
+def case(mlp, samples, tmp_path):
+    np.savez(tmp_path / "data.npz", **samples)
+    return [mlp("ref"), mlp("cand", "fp16"), "--data", tmp_path / "data.npz"]
+
+
+def test_a_good_candidate_exits_with_0(case):
+    done = call("verify", *case)
+    assert done.returncode == 0, done.stderr
+    assert "PASSED" in done.stdout
+    assert "cosine" in done.stdout
+
+
+def test_a_bad_candidate_exits_with_1_and_says_why(case, mlp):
+    case[1] = mlp("bad", "fp16", lambda w: w * np.float32(0.5))
+    done = call("verify", *case)
+    assert done.returncode == 1
+    assert "FAILED" in done.stdout
+    assert "V201" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_json_is_one_document_on_standard_output(case):
+    done = call("verify", *case, "--json")
+    document = json.loads(done.stdout)
+    assert document["schema"] == "mpdeploy.drift/1"
+    assert document["verdict"]["passed"] is True
+    assert document["candidate_run"]["evidence"] is True
+
+
+def test_the_report_folder(case, tmp_path):
+    done = call("verify", *case, "--budget", "logits:cosine>=0.9", "--report", tmp_path / "out" / "r")
+    assert done.returncode == 0, done.stderr
+    report = records.load(Report, tmp_path / "out" / "r" / "report.json")
+    assert report.passed
+    assert "'logits:cosine>=0.9'" in report.commands[0]
+    assert (tmp_path / "out" / "r" / "report.html").stat().st_size > 5000
+    assert sorted(p.name for p in (tmp_path / "out" / "r").iterdir()) == ["report.html", "report.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        ({0: "missing.onnx"}, 2, "not found"),
+        ({1: "broken.onnx"}, 2, "not an ONNX model"),
+        ({3: "missing.npz"}, 2, "not found"),
+        ({3: "names.npz"}, 2, "lacks input 'x', it holds y"),
+        ({3: "shape.npz"}, 2, "dimension 1 of input 'x' is 3"),
+        ({3: "kind.npz"}, 2, "without loss"),
+        ({4: "--budget", 5: "beauty>=1"}, 2, "unknown metric"),
+        ({4: "--wrong"}, 2, "wrong"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(case, tmp_path, change, code, says):
+    (tmp_path / "broken.onnx").write_bytes(b"this is no model")
+    np.savez(tmp_path / "names.npz", y=np.zeros((1, 16), np.float32))
+    np.savez(tmp_path / "shape.npz", x=np.zeros((1, 3), np.float32))
+    np.savez(tmp_path / "kind.npz", x=np.zeros((1, 16), np.complex64))
+    words = [change.get(i, case[i] if i < 4 else None) for i in range(6)]
+    done = call("verify", *(w for w in words if w is not None), cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_an_unwritable_report_folder_leaves_nothing(case, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    done = call("verify", *case, "--report", tmp_path / "file")
+    assert done.returncode == 2
+    assert "cannot write the output" in done.stderr
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_ctrl_c_leaves_an_old_report_as_it_was(case, tmp_path):
+    folder = tmp_path / "r"
+    folder.mkdir()
+    (folder / "report.json").write_text("old")
+    data = tmp_path / "slow.py"
+    data.write_text(
+        "import time, pathlib\nimport numpy as np\ndef feeds():\n"
+        "    for i in range(1000):\n"
+        f"        pathlib.Path({str(tmp_path / 'started')!r}).touch()\n"
+        "        yield {'x': np.zeros((1, 16), np.float32)}\n        time.sleep(0.05)\n"
+    )
+    words = ["verify", *map(str, case[:2]), "--data", f"{data}:feeds", "--report", str(folder)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mpdeploy", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for _ in range(400):
+        if (tmp_path / "started").exists():
+            break
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert {p.name: p.read_text() for p in folder.iterdir()} == {"report.json": "old"}
