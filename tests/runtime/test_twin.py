@@ -337,6 +337,38 @@ def test_generators_of_low_numbers(load):
     np.testing.assert_array_equal(wide(got), rounded(np.eye(2) + tenth, "fp16"))
 
 
+@formats
+def test_large_weights_in_branches_and_constants(load, low):
+    code, dtype = LOW[low]
+    numbers = np.random.default_rng(2).standard_normal((3, 4096)).astype(dtype)
+    w, k, v = (
+        helper.make_tensor(name, code, [4096], row.tobytes(), raw=True)
+        for name, row in zip("wkv", numbers, strict=True)
+    )
+    info = helper.make_tensor_value_info
+    then = helper.make_graph([node("Mul", ["h", "w"], ["t"])], "then", [], [info("t", code, None)], [w])
+    other = helper.make_graph(
+        [node("Constant", [], ["k"], value=k), node("Mul", ["h", "k"], ["e"])], "else", [], [info("e", code, None)]
+    )
+    model = load(
+        [
+            node("Constant", [], ["v"], value=v),
+            node("Cast", ["x"], ["c"], to=code),
+            node("Add", ["c", "v"], ["h"]),
+            node("If", ["yes"], ["b"], then_branch=then, else_branch=other),
+            node("Cast", ["b"], ["y"], to=TensorProto.FLOAT),
+        ],
+        {"x": ("fp32", [4096]), "yes": ("bool", [])},
+        {"y": ("fp32", [4096])},
+    )
+    x = np.random.default_rng(3).standard_normal(4096).astype(np.float32)
+    wide_w, wide_k, wide_v = (row.astype(np.float64) for row in numbers)
+    h = rounded(rounded(x, low) + wide_v, low)
+    for condition, factor in ((True, wide_w), (False, wide_k)):
+        got = emulate(model, {"x": x, "yes": np.array(condition)})["y"]
+        np.testing.assert_array_equal(wide(got), rounded(h * factor, low))
+
+
 @pytest.mark.parametrize("operator", ["Cast", "CastLike"])
 @pytest.mark.parametrize("kind", ["fp64", "i64"])
 def test_casts_from_other_types_round(load, operator, kind):
