@@ -4,6 +4,7 @@
     ├── VerificationFailed   1   the candidate drifts over its budget
     ├── UsageError           2   a flag, a file or data from outside is wrong
     ├── ModelError           3   the model cannot be processed
+    │   └── TrainingDiverged     nothing finite comes out of training any more
     ├── DependencyError      4   a package or the hardware is missing
     ├── BuildError           5   the engine build failed
     └── InternalError       70   a fault of ours
@@ -44,6 +45,10 @@ class ModelError(MpdeployError):
     """The model is invalid or uses something that cannot be processed safely."""
 
     exit_code = 3
+
+
+class TrainingDiverged(ModelError):  # noqa: N818 - a finding, not a malfunction
+    """Step after step, training yields gradients that are infinite or NaN."""
 
 
 class DependencyError(MpdeployError):

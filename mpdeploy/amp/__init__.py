@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mpdeploy.amp.ema import Ema as Ema
     from mpdeploy.amp.engine import Engine as Engine
     from mpdeploy.amp.levels import AmpConfig as AmpConfig
     from mpdeploy.amp.levels import Level as Level
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # Loaded on first use: the levels are known to the command line, which must not wait for torch.
 _HOMES = {
     "AmpConfig": "levels",
+    "Ema": "ema",
     "Engine": "engine",
     "Level": "levels",
     "LossScaling": "scaling",

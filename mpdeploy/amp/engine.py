@@ -2,24 +2,32 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import LBFGS, Optimizer
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
 
-from mpdeploy.amp.gradients import is_finite, scale_, total_norm
+from mpdeploy.amp.agreement import agreed_norm
+from mpdeploy.amp.arithmetic import autocast, fp32_products
+from mpdeploy.amp.dtypes import TORCH_DTYPES
+from mpdeploy.amp.faults import explained, stop_if_hopeless
+from mpdeploy.amp.gradients import is_finite, scale_, total_norm, values_of
 from mpdeploy.amp.levels import AmpConfig, Level
-from mpdeploy.amp.masters import MasterWeights
+from mpdeploy.amp.losses import LossScales
+from mpdeploy.amp.masters import MasterWeights, round_weights
+from mpdeploy.amp.momentum import Momentum
+from mpdeploy.amp.observer import StepObserver
+from mpdeploy.amp.refusals import parameters_of, refuse_unfit
 from mpdeploy.amp.result import Skip, StepResult
 from mpdeploy.amp.rollback import BufferKeeper
 from mpdeploy.amp.scaling import ScaleState
+from mpdeploy.amp.state import check_state
+from mpdeploy.amp.watch import Watch
 from mpdeploy.errors import UsageError
-from mpdeploy.numerics.formats import Format
-
-_DTYPES = {Format.FP32: torch.float32, Format.BF16: torch.bfloat16, Format.FP16: torch.float16}
-_NO_SCALE = ScaleState(1.0)
 
 
 class Engine:
@@ -30,124 +38,218 @@ class Engine:
     are where FP16 overflows first.  At a level with master weights the model is converted here, and the
     optimizers' groups hold FP32 masters from here on.
 
-    Raises ``UsageError`` for an optimizer that holds no parameter of the model, or that evaluates the loss
-    itself (LBFGS), which neither scaling nor skipping can reach.
+    ``losses`` names several losses that each have a scale of their own.  With ``group``, its processes agree on
+    each step whether the gradients are finite.  ``observer`` looks on.
+
+    Raises ``UsageError`` for weights or optimizers that cannot work in the precision.  Warns with
+    ``RuntimeWarning`` of a precision that is a risk in itself.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], precision: Level | AmpConfig
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        precision: Level | AmpConfig,
+        *,
+        losses: Sequence[str] = ("loss",),
+        group: ProcessGroup | None = None,
+        observer: StepObserver | None = None,
     ) -> None:
         self.config = precision.config if isinstance(precision, Level) else precision
         self._model = model
         self._optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._refuse_unfit_optimizers()
+        refuse_unfit(model, self._optimizers, self.config)
+        if self.config.risk:
+            warnings.warn(self.config.risk, RuntimeWarning, stacklevel=2)
+        self._scales = LossScales(losses, self.config.scaling)
+        self._group, self._observer = group, observer
         self._device = next(model.parameters()).device.type
-        self._dtype = _DTYPES[self.config.compute]
-        self._masters = MasterWeights(
-            model, self._optimizers if self.config.master_weights else [], _DTYPES[self.config.weights]
-        )
-        for parameter in model.parameters():
-            self._names[id(self._masters.master_of(parameter))] = self._names[id(parameter)]
-        self._buffers = BufferKeeper(model)
+        weights = TORCH_DTYPES[self.config.weights]
+        self._masters = MasterWeights(model, self._optimizers if self.config.master_weights else [], weights)
+        if not self.config.masters:
+            round_weights(model, self._optimizers, weights)
+        self._momentum = Momentum(self._optimizers, TORCH_DTYPES[self.config.momentum])
+        self._names = {id(self._masters.master_of(p)): name for name, p in model.named_parameters()}
+        self._buffers, self._watch = BufferKeeper(model), Watch(model)
         self._mid_step = False
-        self._scale = self.config.scaling.start() if self.config.scaling else _NO_SCALE
+        self._streak = 0
 
     @property
     def scale(self) -> ScaleState:
-        """The state of the loss scale; its ``scale`` is 1 at a level without one."""
-        return self._scale
+        """The state of the (first) loss's scale; its ``scale`` is 1 at a level without one."""
+        return self._scales.first
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
         """Run the model's forward pass inside: autocast in the level's compute format."""
         if not self._mid_step:
             self._buffers.remember()
+            self._watch.begin_step()
+            if self._observer:
+                self._observer.begin_step()
             self._mid_step = True
-        with torch.autocast(self._device, self._dtype, enabled=self.config.compute is not Format.FP32):
+        with autocast(self._device, self.config.compute):
             yield
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradients of ``loss``, a scalar, to those of this step."""
-        torch.autograd.backward(loss * self._scale.scale)
+    def backward(self, loss: torch.Tensor, of: str | None = None) -> None:
+        """Add the gradients of ``loss``, a scalar, to those of this step.
+
+        ``of`` names the loss where there are several; without it, it is the first.
+        """
+        if self._observer:
+            self._observer.saw_loss(loss.detach())
+        if self._streak and not is_finite(loss):
+            self._watch.blame("the loss")
+        scale = self._scales.take_part(of)
+        earlier = self._set_gradients_aside() if self._scales.several else {}
+        with fp32_products(self.config.compute), explained():
+            torch.autograd.backward(loss * scale)
         self._masters.collect_gradients()
+        if self._scales.several:
+            self._take_apart(of, scale, earlier)
 
     def step(self, *, clip_norm: float | None = None) -> StepResult:
         """Apply this step's gradients and clear them; return what happened.
 
         With ``clip_norm`` the gradients are first scaled down to that 2-norm, in true units, if they exceed it.
         If any gradient is infinite or NaN, nothing is applied: parameters, optimizer state and buffers are then
-        what they were before the step's first ``forward()``.  Raises ``UsageError`` if there are no gradients.
+        what they were before the step's first ``forward()``.
+
+        Raises ``UsageError`` if there are no gradients, and ``TrainingDiverged`` if too many steps were skipped in
+        a row or the loss scale is at its floor; that skipped step, too, has left nothing behind.
         """
-        parameters = [p for p in self._optimized() if p.grad is not None]
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        if not gradients:
+        parameters = [p for p in parameters_of(self._optimizers) if p.grad is not None]
+        if not parameters:
             raise UsageError("a step without gradients", remedy="call backward(loss) before step()")
-        before = self._scale
-        norm = total_norm(gradients) / before.scale
-        finite = math.isfinite(norm)
-        if self.config.scaling:
-            self._scale = self.config.scaling.update(before, finite=finite)
-        if finite:
+        gradients = values_of(parameters)
+        unit = 1.0 if self._scales.several else self._scales.first.scale
+        if not self._scales.several:
+            self._show(parameters, gradients, unit)
+        norm = agreed_norm(total_norm(gradients), self._group) / unit
+        outcomes = self._scales.end_step(finite=math.isfinite(norm))
+        if math.isfinite(norm):
             clip = min(1.0, clip_norm / (norm + 1e-6)) if clip_norm is not None else 1.0
-            scale_(gradients, clip / before.scale)
+            scale_(gradients, clip / unit)
+            self._momentum.wake()
             for optimizer in self._optimizers:
                 optimizer.step()
+            self._momentum.rest()
             self._masters.publish()
-            result = StepResult(None, before.scale, self._scale.scale, norm, clipped=clip < 1)
+            self._streak = 0
+            self._watch.disarm()
+            result = StepResult(None, outcomes, norm, clipped=clip < 1)
         else:
-            culprits = tuple(self._names[id(p)] for p, g in zip(parameters, gradients, strict=True) if not is_finite(g))
+            bad = [p for p, g in zip(parameters, gradients, strict=True) if not is_finite(g)]
             self._buffers.restore()
-            result = StepResult(Skip.NONFINITE_GRADIENT, before.scale, self._scale.scale, None, nonfinite=culprits)
-        self._model.zero_grad(set_to_none=True)
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        self._mid_step = False
+            self._streak += 1
+            self._watch.arm()
+            names = tuple(self._names.get(id(p), "a parameter outside the model") for p in bad)
+            result = StepResult(Skip.NONFINITE_GRADIENT, outcomes, None, nonfinite=names, streak=self._streak)
+        self._clear()
+        if self._observer:
+            self._observer.end_step(result)
+        stop_if_hopeless(result, self.config, exhausted=self._scales.exhausted, culprit=self._watch.culprit)
         return result
 
     @contextlib.contextmanager
     def full_precision(self) -> Iterator[None]:
-        """Let the model hold its FP32 weights while the context lasts, to evaluate or save it."""
-        with self._masters.in_place_of_low():
+        """Let the model hold its FP32 weights while the context lasts, to evaluate or save it.
+
+        At a level without masters its weights are widened to FP32 for the time.
+        """
+        low = [] if self.config.masters else [p for p in self._model.parameters() if p.dtype != torch.float32]
+        held = [parameter.data for parameter in low]
+        for parameter in low:
+            parameter.data = parameter.data.float()
+        try:
+            with self._masters.in_place_of_low():
+                yield
+        finally:
+            for parameter, data in zip(low, held, strict=True):
+                parameter.data = data
+
+    def named_weights(self) -> dict[str, torch.Tensor]:
+        """Return what training moves, by name: FP32 masters or the parameters themselves, floating-point buffers."""
+        parameters = {name: self._masters.master_of(p) for name, p in self._model.named_parameters()}
+        buffers = {name: b for name, b in self._model.named_buffers() if b.is_floating_point()}
+        return {**parameters, **buffers}
+
+    @contextlib.contextmanager
+    def holding(self, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Let the model hold ``values``, by name, in place of its parameters and buffers while the context lasts."""
+        own = [*self._model.named_parameters(), *self._model.named_buffers()]
+        held = [(tensor, tensor.data) for name, tensor in own if name in values]
+        for name, tensor in own:
+            if name in values:
+                tensor.data = values[name]
+        try:
             yield
+        finally:
+            for tensor, data in held:
+                tensor.data = data
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a later run needs to go on: FP32 model state, optimizer states, loss scale.
+        """Return all that a later run needs to go on: FP32 model state, optimizer states, loss scales.
 
         Loads with ``weights_only=True``.
         """
         with self.full_precision():
             model = {name: tensor.detach().clone() for name, tensor in self._model.state_dict().items()}
-        scale = self._scale
         return {
+            "config": repr(self.config),
             "model": model,
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "scale": [scale.scale, scale.clean_steps, scale.bad_streak],
+            "scales": self._scales.state_dict(),
+            "streak": self._streak,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state_dict`` returned, of the same model, optimizers and level."""
-        with self.full_precision():
-            self._model.load_state_dict(state["model"])
+        """Go on from what ``state_dict`` returned, of the same model, optimizers and level.
+
+        Raises ``UsageError`` if something is missing, the weights are not FP32, or the configuration is another.
+        """
+        check_state(state, repr(self.config), len(self._optimizers))
+        self._scales.load_state_dict(state["scales"])
+        if self.config.masters:
+            with self.full_precision():
+                self._model.load_state_dict(state["model"])
+        else:
+            self._model.load_state_dict(state["model"])  # rounds, exactly: they were widened from this format
         self._masters.publish()
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self._scale = ScaleState(*state["scale"])
+        self._momentum.rest()
+        self._streak = state["streak"]
+        if self._streak:
+            self._watch.arm()
 
-    def _optimized(self) -> Iterator[torch.Tensor]:
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                yield from group["params"]
+    def _set_gradients_aside(self) -> dict[int, torch.Tensor]:
+        earlier = {}
+        for parameter in parameters_of(self._optimizers):
+            if parameter.grad is not None:
+                earlier[id(parameter)], parameter.grad = parameter.grad, None
+        return earlier
 
-    def _refuse_unfit_optimizers(self) -> None:
+    def _take_apart(self, of: str | None, scale: float, earlier: dict[int, torch.Tensor]) -> None:
+        """Judge and unscale the gradients of one loss, then add the earlier ones; all are FP32 and in true units."""
+        own = [p for p in parameters_of(self._optimizers) if p.grad is not None]
+        gradients = values_of(own)
+        if gradients:
+            self._show(own, gradients, scale)
+            self._scales.saw(of, agreed_norm(total_norm(gradients), self._group))
+            scale_(gradients, 1 / scale)
+        for parameter in parameters_of(self._optimizers):
+            if id(parameter) in earlier:
+                held = earlier[id(parameter)]
+                parameter.grad = held if parameter.grad is None else parameter.grad + held
+
+    def _show(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], scale: float) -> None:
+        if self._observer:
+            named = {self._names[id(p)]: g for p, g in zip(parameters, gradients, strict=True) if id(p) in self._names}
+            self._observer.saw_gradients(named, scale)
+
+    def _clear(self) -> None:
+        self._model.zero_grad(set_to_none=True)
         for optimizer in self._optimizers:
-            if isinstance(optimizer, LBFGS):
-                raise UsageError(
-                    "LBFGS evaluates the loss inside its step, where it can be neither scaled nor skipped",
-                    remedy="use a first-order optimizer such as AdamW or SGD",
-                )
-        if not any(id(parameter) in self._names for parameter in self._optimized()):
-            raise UsageError(
-                "the optimizer holds no parameter of the model",
-                remedy="make the optimizer from model.parameters()",
-            )
+            optimizer.zero_grad(set_to_none=True)
+        self._mid_step = False

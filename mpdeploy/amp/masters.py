@@ -25,23 +25,17 @@ class MasterWeights:
 
     Making one converts the model: parameters that an optimizer holds, except those of normalisation layers,
     become ``dtype``, and the optimizers' groups hold FP32 masters in their place, with options and any state
-    kept.  Buffers, frozen parameters and those that no optimizer knows stay FP32.
+    kept.  Parameters that were ``dtype`` before get masters all the same.  Buffers, frozen parameters and those
+    that no optimizer knows stay as they are.
     """
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], dtype: torch.dtype) -> None:
-        kept = {
-            id(parameter)
-            for module in model.modules()
-            if isinstance(module, _KEPT_FP32)
-            for parameter in module.parameters(recurse=False)
-        }
-        own = {id(parameter) for parameter in model.parameters()}
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
+        low = {id(parameter) for parameter in _to_round(model)}
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 for place, parameter in enumerate(group["params"]):
-                    low = id(parameter) in own - kept and parameter.dtype == torch.float32
-                    if low and parameter.requires_grad:
+                    if id(parameter) in low:
                         group["params"][place] = self._split(parameter, optimizer, dtype)
         self._by_parameter = {id(low): master for low, master in self._pairs}
 
@@ -52,13 +46,15 @@ class MasterWeights:
     def collect_gradients(self) -> None:
         """Move the model's gradients to the masters in FP32, adding to what is there, and clear them."""
         for low, master in self._pairs:
-            if low.grad is None:
+            gradient, low.grad = low.grad, None
+            if gradient is None:
                 continue
             if master.grad is None:
-                master.grad = low.grad.to(master.dtype)
+                master.grad = gradient.to(master.dtype)
+            elif gradient.is_sparse:
+                master.grad = master.grad + gradient.to(master.dtype)
             else:
-                master.grad.add_(low.grad)
-            low.grad = None
+                master.grad.add_(gradient)
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -79,10 +75,29 @@ class MasterWeights:
                 low.data = data
 
     def _split(self, parameter: nn.Parameter, optimizer: Optimizer, dtype: torch.dtype) -> nn.Parameter:
-        master = nn.Parameter(parameter.detach().clone())
+        master = nn.Parameter(parameter.detach().to(torch.float32, copy=True))
         parameter.grad = None
         parameter.data = parameter.data.to(dtype)
         if parameter in optimizer.state:
             optimizer.state[master] = optimizer.state.pop(parameter)
         self._pairs.append((parameter, master))
         return master
+
+
+def round_weights(model: nn.Module, optimizers: Sequence[Optimizer], dtype: torch.dtype) -> None:
+    """Make the weights that masters would be kept of ``dtype``, and with them the optimizers' state; no masters."""
+    for parameter in _to_round(model):
+        parameter.grad = None
+        parameter.data = parameter.data.to(dtype)
+    for optimizer in optimizers:
+        optimizer.load_state_dict(optimizer.state_dict())  # casts what it holds to its parameters' dtypes
+
+
+def _to_round(model: nn.Module) -> list[nn.Parameter]:
+    kept = set()
+    for module in model.modules():
+        if isinstance(module, _KEPT_FP32):
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.float()  # in case the whole model was given in low precision
+                kept.add(id(parameter))
+    return [p for p in model.parameters() if p.is_floating_point() and p.requires_grad and id(p) not in kept]

@@ -11,23 +11,43 @@ class Skip(Enum):
 
 
 @dataclass(frozen=True)
+class LossOutcome:
+    """What a step meant for one loss: its scale before and after, and whether its gradients were finite."""
+
+    name: str
+    scale_before: float
+    scale_after: float
+    finite: bool
+
+
+@dataclass(frozen=True)
 class StepResult:
     """What one optimizer step did.
 
-    ``skipped`` is None for an applied step.  ``scale_before`` is the loss scale that the gradients were computed
-    with, ``scale_after`` that of the next step; both are 1 where the level has none.  ``grad_norm`` is the
-    2-norm over all gradients, unscaled and before clipping, None where it is not finite.  ``clipped`` tells
-    whether clipping changed the gradients.  ``nonfinite`` names the parameters whose gradient was not finite.
+    ``skipped`` is None for an applied step.  ``losses`` tells of each loss that took part.  ``grad_norm`` is the
+    2-norm over all gradients, unscaled and before clipping, None where it is not finite.  ``clipped`` tells whether
+    clipping changed the gradients.  ``nonfinite`` names the parameters whose gradient was not finite.  ``streak``
+    counts the skipped steps in a row, this one included.
     """
 
     skipped: Skip | None
-    scale_before: float
-    scale_after: float
+    losses: tuple[LossOutcome, ...]
     grad_norm: float | None
     clipped: bool = False
     nonfinite: tuple[str, ...] = ()
+    streak: int = 0
 
     @property
     def applied(self) -> bool:
         """Whether parameters and optimizer state moved."""
         return self.skipped is None
+
+    @property
+    def scale_before(self) -> float:
+        """The scale of the first loss that the gradients were computed with; 1 where the level has none."""
+        return self.losses[0].scale_before
+
+    @property
+    def scale_after(self) -> float:
+        """The scale of the first loss in the next step."""
+        return self.losses[0].scale_after

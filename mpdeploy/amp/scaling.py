@@ -54,6 +54,15 @@ class LossScaling:
                 remedy="choose whole numbers of at least 1",
             )
 
+    def __str__(self) -> str:
+        """Say in a few words how the scale moves."""
+        return f"dynamic from {self.initial:g}" if self.moves else f"static at {self.initial:g}"
+
+    @property
+    def moves(self) -> bool:
+        """Whether the scale can ever change."""
+        return self.floor < self.ceiling and (self.growth, self.backoff) != (1, 1)
+
     @classmethod
     def static(cls, scale: float) -> "LossScaling":
         """Return the rule that keeps ``scale`` for ever."""

@@ -39,8 +39,10 @@ def test_the_digits_cnn_trains_in_fp16_with_a_dynamic_scale(tmp_path):
     assert sum(s.result.applied for s in steps) >= 6
 
 
+@pytest.mark.filterwarnings("ignore:weights in .* without FP32 masters:RuntimeWarning")
 @pytest.mark.parametrize("level", list(Level))
 def test_the_checkpoints_metric_is_that_of_its_fp32_weights(mlp, tmp_path, level):
+    mlp.write_text(mlp.read_text().replace("lr=5e-3", "lr=5e-3, eps=1e-4"))
     _, record = run(mlp, tmp_path / "run", Settings(level, epochs=2))
     checkpoint = load_checkpoint(tmp_path / "run" / "model.pt")
     assert checkpoint.record == record

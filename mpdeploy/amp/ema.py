@@ -1,0 +1,49 @@
+"""An exponential moving average of a model's weights, in FP32 whatever the level."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from mpdeploy.amp.engine import Engine
+from mpdeploy.amp.result import StepResult
+from mpdeploy.errors import UsageError
+
+
+class Ema:
+    """Averages the FP32 weights and floating-point buffers of an engine's model: a ← decay · a + (1 - decay) · w.
+
+    In half precision an average with a decay of 0.999 never moves: a thousandth of the weight is less than half
+    an ulp.  Raises ``UsageError`` for a decay outside (0, 1).
+    """
+
+    def __init__(self, engine: Engine, decay: float) -> None:
+        if not 0 < decay < 1:
+            raise UsageError(f"an average with a decay of {decay:g} is none", remedy="choose a decay such as 0.999")
+        self._engine = engine
+        self._decay = decay
+        self._averages = {name: tensor.detach().float().clone() for name, tensor in engine.named_weights().items()}
+
+    @torch.no_grad()
+    def update(self, result: StepResult) -> None:
+        """Move the averages after an applied step; after a skipped one they stand still."""
+        if result.applied:
+            weights = [tensor.float() for tensor in self._engine.named_weights().values()]
+            torch._foreach_lerp_(list(self._averages.values()), weights, 1 - self._decay)
+
+    @contextlib.contextmanager
+    def in_place_of_weights(self) -> Iterator[None]:
+        """Let the model hold the averages while the context lasts, to evaluate or save it."""
+        with self._engine.full_precision(), self._engine.holding(self._averages):
+            yield
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the averages by the names of the weights."""
+        return dict(self._averages)
+
+    def load_state_dict(self, saved: dict[str, torch.Tensor]) -> None:
+        """Go on from saved averages; raise ``UsageError`` if they are of another model."""
+        if saved.keys() != self._averages.keys():
+            raise UsageError("the saved averages are of another model", remedy="resume with the same recipe")
+        for name, average in self._averages.items():
+            average.copy_(saved[name])

@@ -1,0 +1,37 @@
+"""Faults during training, told with their cause."""
+
+import contextlib
+from collections.abc import Iterator
+
+from mpdeploy.amp.levels import AmpConfig
+from mpdeploy.amp.result import StepResult
+from mpdeploy.errors import ModelError, TrainingDiverged
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn torch's complaint about mixed dtypes in a backward pass into a ``ModelError`` with the remedy."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "dtype" not in str(error) and "scalar type" not in str(error):
+            raise
+        raise ModelError(
+            f"a backward pass mixes number formats: {str(error).splitlines()[0]}",
+            remedy="decorate a custom autograd Function with torch.amp.custom_fwd and torch.amp.custom_bwd",
+        ) from error
+
+
+def stop_if_hopeless(result: StepResult, config: AmpConfig, *, exhausted: bool, culprit: str) -> None:
+    """Raise ``TrainingDiverged`` if so many steps were skipped that more of the same will not help."""
+    if result.applied or not (result.streak >= config.patience or (exhausted and result.streak >= 2)):
+        return
+    why = f"{result.streak} steps in a row were skipped"
+    if exhausted:
+        why += f" and the loss scale is at its floor of {result.scale_after:g}"
+    # The backward pass meets the parameters in about the reverse of the model's order.
+    first = f"`{result.nonfinite[-1]}`" if result.nonfinite else "a parameter of another process"
+    raise TrainingDiverged(
+        f"{why}: first not finite is {culprit or 'a gradient'}, of the parameters that of {first}",
+        remedy="lower the learning rate, look at this step's data, or train at a bf16 level, which has FP32's range",
+    )
