@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mpdeploy.amp.result import StepResult as StepResult
     from mpdeploy.amp.scaling import LossScaling as LossScaling
     from mpdeploy.amp.scaling import ScaleState as ScaleState
+    from mpdeploy.amp.telemetry import Telemetry as Telemetry
 
 # Loaded on first use: the levels are known to the command line, which must not wait for torch.
 _HOMES = {
@@ -33,6 +34,7 @@ _HOMES = {
     "ScaleState": "scaling",
     "Skip": "result",
     "StepResult": "result",
+    "Telemetry": "telemetry",
 }
 __all__ = list(_HOMES)
 
