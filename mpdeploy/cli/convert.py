@@ -34,7 +34,7 @@ def command(
 
     The plan, with the reason for each operator's format, is written beside the model.
     """
-    from mpdeploy.convert.api import convert
+    from mpdeploy.conversion.api import convert
     from mpdeploy.runtime.feeds import open_feeds
 
     feeds = open_feeds(data) if data is not None else None

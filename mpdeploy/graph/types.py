@@ -21,7 +21,6 @@ _DTYPE_ATTRIBUTE = {
     "HammingWindow": "output_datatype",
     "BlackmanWindow": "output_datatype",
     "MelWeightMatrix": "output_datatype",
-    "DequantizeLinear": "output_dtype",
 }
 
 
@@ -61,6 +60,8 @@ def infer(model: ir.Model) -> None:
 
 def dtype_attribute(node: ir.Node) -> str | None:
     """Return the name of the attribute that decides a node's output type, if its operator has one."""
+    if node.op_type == "DequantizeLinear" and "output_dtype" in node.attributes:  # optional, and new in opset 23
+        return "output_dtype"
     return _DTYPE_ATTRIBUTE.get(node.op_type) if node.domain in ("", "ai.onnx") else None
 
 

@@ -13,8 +13,9 @@ from mpdeploy.graph.traits import Kind, is_standard, kind_of
 from mpdeploy.numerics.statistics import TensorStats, stats_of
 from mpdeploy.plan.groups import is_float
 from mpdeploy.plan.reductions import reduced_axes
+from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.observe import Observer
-from mpdeploy.runtime.runner import Feed
+from mpdeploy.runtime.runner import Feed, input_specs
 
 _SQUARING = frozenset({"ReduceL2", "ReduceSumSquare", "LpNormalization", "GlobalLpPool"})
 _EXPONENTIAL = frozenset({"ReduceLogSumExp"})
@@ -66,9 +67,10 @@ def calibrate(model: ir.Model, feeds: Iterable[Feed], where: str, data: str) -> 
     names = [str(v.name) for v in model.graph.inputs if is_float(v)]
     names += [str(v.name) for node in model.graph for v in node.outputs if is_float(v) and v.type is not None]
     observer = Observer(model, names, where)
+    specs = input_specs(model)
     calibration = Calibration(data=data)
     for feed in feeds:
-        for name, array in observer.run(feed):
+        for name, array in observer.run(fit(feed, specs, data).feed):
             known = calibration.values.get(name, TensorStats())
             calibration.values[name] = known.merged(stats_of(array))
             for node in probes.get(name, ()):

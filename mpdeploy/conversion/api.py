@@ -7,9 +7,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from mpdeploy import records
-from mpdeploy.convert import stamp
-from mpdeploy.convert.apply import apply
-from mpdeploy.convert.record import ConversionResult
+from mpdeploy.conversion import stamp
+from mpdeploy.conversion.apply import apply
+from mpdeploy.conversion.record import ConversionResult
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_path
 from mpdeploy.graph import io

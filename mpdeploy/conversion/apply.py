@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from mpdeploy.convert.names import Names
+from mpdeploy.conversion.names import Names
 from mpdeploy.errors import InternalError
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.tensors import RoundedTensor, StreamedTensor

@@ -1,0 +1,42 @@
+"""Tables that more than one command or script prints."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpdeploy.report.words import error, share, size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mpdeploy.numerics.drift import OutputDrift
+    from mpdeploy.pipeline import ExportResult
+
+
+def export_table(result: "ExportResult") -> "Table":
+    """Return one row for each format: accuracy on labels, agreement with FP32, worst drift, file size, verdict."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("format", "accuracy", "top-1 as FP32", "worst drift", "file", "verdict"):
+        table.add_column(title, no_wrap=True)
+    outputs = [_worst(m.drift.outputs) for m in result.models]
+    reference = next((o.accuracy_reference for o in outputs if o is not None and o.labelled), None)
+    table.add_row("fp32", _share(reference), "", "", size(Path(result.reference).stat().st_size), "reference")
+    for model, worst in zip(result.models, outputs, strict=True):
+        table.add_row(
+            model.precision.value,
+            _share(worst.accuracy_candidate if worst else None),
+            _share(worst.top1 if worst else None),
+            error(worst.worst_sample_error) if worst else "",
+            size(model.conversion.model_bytes),
+            "pass" if model.drift.verdict.passed else "FAIL",
+        )
+    return table
+
+
+def _worst(outputs: "tuple[OutputDrift, ...]") -> "OutputDrift | None":
+    return max(outputs, key=lambda o: o.worst_sample_error or 0.0, default=None)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else share(value)
