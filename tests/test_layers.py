@@ -17,7 +17,7 @@ MAY_IMPORT["cli"] = MAY_IMPORT["api"] | {"cli"}
 
 # Heavy or optional libraries, and the rooms that may know them.
 HOMES = {
-    "torch": {"amp", "train", "source", "runtime", "api", "cli"},
+    "torch": {"amp", "train", "source", "runtime", "engine", "session", "api", "cli"},
     "onnx": {"graph", "source"},
     "onnx_ir": {"graph", "plan", "conversion", "runtime", "source"},
     "onnxruntime": {"runtime"},

@@ -1,12 +1,12 @@
 """Build an engine: check, parse, prove the precision, build, and write engine and sidecar."""
 
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 
 from mpdeploy import __version__
 from mpdeploy.engine.backends import find_backend
 from mpdeploy.engine.gpu import find_gpus
+from mpdeploy.engine.loading import this_system
 from mpdeploy.engine.monitor import Progress
 from mpdeploy.engine.options import BuildOptions
 from mpdeploy.engine.proof import check_kept, check_lowered, check_plan
@@ -65,7 +65,7 @@ def build(
                 engine=FileFacts(target_path.name, scratch.stat().st_size, sha256_of(scratch)),
                 capabilities=target.capabilities,
                 gpu=target.gpu.name if target.gpu else None,
-                system=f"{platform.system()} {platform.machine()}",
+                system=this_system(),
                 options=chosen,
                 inputs=parsed.network.inputs,
                 outputs=parsed.network.outputs,
