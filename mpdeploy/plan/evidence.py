@@ -48,9 +48,8 @@ class Evidence:
 
 def gather(model: ir.Model, groups: Groups, low: Format, policy: Policy, calibration: Calibration) -> Evidence:
     """Read the constants, bound the values, and return the evidence."""
-    readers = {value for value in groups.consumers if is_constant(value)}
     constants: dict[ir.Value, ConstantFacts] = {}
-    for value in readers:
+    for value in filter(is_constant, groups.consumers):
         tensor = constant_tensor(value)
         if tensor is not None:
             constants[value] = facts_of(tensor, low)

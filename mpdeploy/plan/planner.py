@@ -217,7 +217,7 @@ def _decision(group: Group, is_low: bool, pins: dict[int, Reason], low: Format) 
 
 
 def ledger(evidence: Evidence, chosen: list[bool]) -> tuple[WeightLoss, ...]:
-    """Return every stored tensor that some low operator reads and that lost more than ordinary rounding."""
+    """Return every stored tensor that some low operator reads and that lost more than ordinary rounding, worst first."""
     low_groups = {id(g) for g, is_low in zip(evidence.groups.all, chosen, strict=True) if is_low}
     losses = []
     for value, facts in evidence.constants.items():
@@ -225,4 +225,4 @@ def ledger(evidence: Evidence, chosen: list[bool]) -> tuple[WeightLoss, ...]:
         if readers and facts.loss.is_exceptional:
             names = tuple(dict.fromkeys(str(g.node.name) for g in readers))
             losses.append(WeightLoss(str(value.name), names, facts.loss))
-    return tuple(losses)
+    return tuple(sorted(losses, key=lambda w: (-w.loss.overflowed, -w.loss.norm_error, w.name)))

@@ -1,0 +1,195 @@
+"""`mpdeploy inspect`: what a file of ours is, and why it is so."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mpdeploy import records
+from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.errors import UsageError
+from mpdeploy.files import readable_file
+
+if TYPE_CHECKING:
+    from mpdeploy.plan.record import Decision, PrecisionPlan
+
+_SHOWN = 5
+
+
+@click.command("inspect")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--node", metavar="NAME", help="Explain this node or value (a shell pattern matches several).")
+@click.option("--diff", "other", type=click.Path(path_type=Path), help="Compare with another plan.")
+@result_options
+def command(file: Path, node: str | None, other: Path | None) -> Outcome:
+    """Explain FILE: an ONNX model, a plan, an engine or its sidecar, a report, or a checkpoint.
+
+    Of a converted model the plan beside it tells which operators are FP32, and why.
+    """
+    readable_file(file, "file")
+    if other is not None or node is not None:
+        plan = _plan_of(file)
+        return _diff(plan, _plan_of(other)) if other is not None else _explain(plan, str(node))
+    if file.suffix == ".onnx":
+        return _model(file)
+    if file.suffix in (".pt", ".pth"):
+        return _checkpoint(file)
+    return _document(file)
+
+
+def _plan_of(file: Path) -> "PrecisionPlan":
+    from mpdeploy.conversion.api import plan_path_of
+    from mpdeploy.plan.record import PrecisionPlan
+
+    path = plan_path_of(file) if file.suffix == ".onnx" else file
+    if not path.is_file():
+        raise UsageError("no plan lies beside the model", where=str(path), remedy="convert writes one: name it instead")
+    return records.load(PrecisionPlan, path)
+
+
+def _explain(plan: "PrecisionPlan", pattern: str) -> Outcome:
+    from mpdeploy.plan.explain import decisions_about
+
+    found = decisions_about(plan, pattern)
+    if not found:
+        raise UsageError(
+            f"the plan has no node or value {pattern!r}", remedy="`mpdeploy inspect` lists them with --json"
+        )
+
+    def show() -> None:
+        for decision in found:
+            print(_line(decision))
+
+    return Outcome(list(found), show)
+
+
+def _diff(first: "PrecisionPlan", second: "PrecisionPlan") -> Outcome:
+    from mpdeploy.plan.explain import differences
+
+    found = differences(first, second)
+
+    def show() -> None:
+        for d in found:
+            sides = [s.format.value if s else "absent" for s in (d.first, d.second)]
+            reason = next((s.reason for s in (d.second, d.first) if s), "")
+            print(f"{d.node}: {sides[0]} -> {sides[1]}   {reason}")
+        print(f"{len(found)} decisions differ")
+
+    return Outcome(list(found), show)
+
+
+def _line(decision: "Decision") -> str:
+    values = f"  ({', '.join(decision.values)})" if decision.values else ""
+    return f"{decision.format.value}  {decision.op} '{decision.node}'{values}\n      {decision.reason}"
+
+
+def _model(file: Path) -> Outcome:
+    from mpdeploy.conversion.api import plan_path_of
+    from mpdeploy.graph import io
+    from mpdeploy.graph.operators import opset_of
+    from mpdeploy.runtime.facts import model_facts
+    from mpdeploy.runtime.runner import input_specs, output_specs
+
+    model = io.load(file)
+    facts = model_facts(model, file)
+    specs = {"inputs": list(map(str, input_specs(model))), "outputs": list(map(str, output_specs(model)))}
+    plan = _plan_of(file) if plan_path_of(file).is_file() else None
+    document = {"model": facts, **specs, "opset": opset_of(model, ""), "ir_version": model.ir_version, "plan": plan}
+
+    def show() -> None:
+        print(
+            f"{file}: ONNX, opset {document['opset']}, IR {model.ir_version}, {facts.nodes} nodes, {facts.bytes:,} bytes"
+        )
+        for name, lines in specs.items():
+            for line in lines:
+                print(f"  {name[:-1]:7} {line}")
+        print(f"  values  {_counts(facts.values)}")
+        print(f"  weights {_counts(facts.weights)}")
+        if plan is not None:
+            _show_plan(plan)
+
+    return Outcome(document, show)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{n:,} {kind}" for kind, n in counts.items()) or "none"
+
+
+def _show_plan(plan: "PrecisionPlan") -> None:
+    from mpdeploy.numerics.formats import Format
+    from mpdeploy.plan.explain import reasons
+
+    data = f", ranges from {plan.data.name} ({plan.data.samples} feeds)" if plan.data else ""
+    total = len(plan.decisions)
+    print(f"  plan    {plan.precision.value}, policy {plan.policy}{data}: {plan.low_count} of {total} decisions low")
+    for row in reasons(plan):
+        if row.format is Format.FP32:
+            print(f"  {row.count:5} x fp32  e.g. {row.example}")
+    for loss in plan.weights[:_SHOWN]:
+        parts = [
+            f"{count} {what}"
+            for count, what in (
+                (loss.loss.overflowed, "overflow"),
+                (loss.loss.vanished, "vanish"),
+                (loss.loss.subnormal, "subnormal"),
+            )
+            if count
+        ]
+        of = f"of {loss.loss.size:,} elements {', '.join(parts)}"
+        print(f"  weight  {loss.name}: {of}; norm error {loss.loss.norm_error:.1e}")
+    if len(plan.weights) > _SHOWN:
+        print(f"  … and {len(plan.weights) - _SHOWN} more stored tensors: --json has them all")
+
+
+def _checkpoint(file: Path) -> Outcome:
+    from mpdeploy.train.checkpoint import load_checkpoint
+
+    record = load_checkpoint(file).record
+    return Outcome(record, lambda: _show_fields(str(file), records.to_builtins(record)))
+
+
+def _document(file: Path) -> Outcome:
+    from mpdeploy.engine.record import EngineRecord, sidecar_of
+    from mpdeploy.plan.record import PrecisionPlan
+    from mpdeploy.report.record import Report
+    from mpdeploy.verify.record import DriftReport
+
+    path = sidecar_of(file) if sidecar_of(file).is_file() else file
+    kinds: dict[str, type[Any]] = {
+        "mpdeploy.plan/1": PrecisionPlan,
+        "mpdeploy.engine/1": EngineRecord,
+        "mpdeploy.drift/1": DriftReport,
+        "mpdeploy.report/1": Report,
+    }
+    try:
+        content = json.loads(path.read_bytes())
+        kind = kinds[content["schema"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            "not a file that inspect knows",
+            where=str(file),
+            remedy="give an ONNX model, plan, engine, report or model.pt",
+        ) from error
+    record = records.load(kind, path)
+    shows: dict[type[Any], Callable[[Any], None]] = {
+        PrecisionPlan: _show_plan,
+        Report: _show_report,
+    }
+    return Outcome(record, lambda: shows.get(kind, lambda r: _show_fields(str(path), records.to_builtins(r)))(record))
+
+
+def _show_report(report: Any) -> None:
+    from rich.console import Console
+
+    from mpdeploy.report.terminal import terminal
+
+    Console(highlight=False).print(terminal(report))
+
+
+def _show_fields(title: str, fields: dict[str, Any]) -> None:
+    print(f"{title}: {fields.get('schema', '')}")
+    for name, value in fields.items():
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+        print(f"  {name:18} {text if len(text) <= 160 else text[:157] + '…'}")
