@@ -1,63 +1,54 @@
 """The inner values of a model while it runs, one array at a time."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
 from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.runtime.runner import Array, Feed
+from mpdeploy.runtime.segments import Segment, bytes_of, fixed_values, segments, symbols
 
-_BATCH_BYTES = 64 << 20  # how much of the inner values one run may return
-_UNKNOWN_BYTES = 1 << 20  # assumed for a value whose shape only a run can tell
+_PIECE_BYTES = 64 << 20  # how much of the inner values one run may return
 
 
 class Observer:
-    """Runs a model and hands out the values named, so many in a run that memory stays bounded.
+    """Runs a model piece by piece and hands out the values named; memory does not grow with their number.
 
-    Values inside subgraphs cannot be returned by a run and are left out.  ``where`` names the model in errors.
+    Values inside subgraphs, which no run can return, and values computed from weights alone are left out.
+    ``where`` names the model in errors, which are those of ``OrtRunner``.
     """
 
-    def __init__(self, model: ir.Model, names: Sequence[str], where: str) -> None:
-        values = {v.name: v for node in model.graph for v in node.outputs if v.name}
+    def __init__(self, model: ir.Model, names: Sequence[str], where: str, threads: int = 0) -> None:
+        fixed = fixed_values(model.graph)
+        made = {v.name for node in model.graph for v in node.outputs if v.name and v not in fixed}
+        self._model, self._where, self._threads = model, where, threads
         self._inputs = [v.name for v in model.graph.inputs if v.name in set(names)]
-        wanted = [values[name] for name in names if name in values]
-        self._runners = [
-            OrtRunner(_with_outputs(model, [v.name for v in batch if v.name]), where) for batch in _batches(wanted)
-        ]
+        self._watched = list(dict.fromkeys(name for name in names if name in made))
+        self._pieces: list[tuple[Segment, OrtRunner]] = []
 
     def run(self, feed: Feed) -> Iterator[tuple[str, Array]]:
-        """Yield each watched value's name and array for one feed."""
+        """Yield each watched value's name and array for one feed, inputs first, then in order of execution."""
         for name in self._inputs:
             if name in feed:
                 yield str(name), feed[name]
-        for runner in self._runners:
-            yield from runner.run(feed).items()
+        if not self._watched:
+            return
+        if not self._pieces:
+            self._pieces = self._cut(feed)
+        watched = set(self._watched)
+        known = dict(feed)
+        for segment, runner in self._pieces:
+            results = runner.run({name: known[name] for name in segment.inputs})
+            for name, array in results.items():
+                known[name] = array
+                if name in watched:
+                    yield name, array
+            del results
+            for name in segment.spent:
+                known.pop(name, None)
 
-
-def _with_outputs(model: ir.Model, names: list[str]) -> ir.Model:
-    copy = model.clone()
-    values = {v.name: v for node in copy.graph for v in node.outputs}
-    copy.graph.outputs[:] = [values[name] for name in names]
-    return copy
-
-
-def _batches(values: list[ir.Value]) -> Iterator[list[ir.Value]]:
-    batch: list[ir.Value] = []
-    size = 0
-    for value in values:
-        nbytes = _bytes_of(value)
-        if batch and size + nbytes > _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(value)
-        size += nbytes
-    if batch:
-        yield batch
-
-
-def _bytes_of(value: ir.Value) -> int:
-    dims = list(value.shape) if value.shape is not None else [None]
-    if not all(isinstance(d, int) for d in dims):
-        return _UNKNOWN_BYTES
-    return 4 * math.prod(d for d in dims if isinstance(d, int))
+    def _cut(self, feed: Feed) -> list[tuple[Segment, OrtRunner]]:
+        """Cut by the sizes that the values have for this feed."""
+        size_of = bytes_of(symbols(self._model.graph.inputs, feed))
+        pieces = segments(self._model, self._watched, _PIECE_BYTES, size_of)
+        return [(piece, OrtRunner(piece.model, self._where, threads=self._threads)) for piece in pieces]

@@ -1,0 +1,147 @@
+"""A model cut into pieces that run one after the other, so that its inner values can be read in bounded memory.
+
+Every node runs once and every weight is loaded once, whatever number of values is watched.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from mpdeploy.graph.scope import nodes_under, subgraphs_of
+from mpdeploy.runtime.runner import Array
+
+UNKNOWN_BYTES = 1 << 20  # assumed for a value whose shape only a run can tell
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece: a model of its own, the values it takes and gives by name, and those nobody needs after it."""
+
+    model: ir.Model
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    spent: tuple[str, ...]
+
+
+def segments(model: ir.Model, watched: Sequence[str], limit: int, size_of: Callable[[ir.Value], int]) -> list[Segment]:
+    """Return the pieces whose watched values (names of main-graph values) take about ``limit`` bytes each."""
+    nodes = list(model.graph)
+    wanted = set(watched)
+    fixed = fixed_values(model.graph)
+    last_use = _last_uses(nodes, fixed)
+    pieces: list[Segment] = []
+    live = {v.name or "": v for v in model.graph.inputs}
+    gives: dict[str, ir.Value] = {}
+    made: dict[str, ir.Value] = {}
+    size = 0
+    for index, node in enumerate(nodes):
+        for value in node.outputs:
+            if value.name and value not in fixed:
+                made[value.name] = value
+                if value.name in wanted:
+                    gives[value.name] = value
+                    size += size_of(value)
+        is_last = index == len(nodes) - 1
+        if size < limit and not is_last:
+            continue
+        passed_on = {n: v for n, v in (live | made).items() if last_use.get(v, -1) > index}
+        if not is_last and not all(_can_pass(v) for v in passed_on.values()):
+            continue
+        outputs = gives | {n: v for n, v in passed_on.items() if n in made}
+        if outputs:
+            pieces.append(_piece(model, live, outputs, passed_on, wanted))
+        live, made, gives, size = passed_on, {}, {}, 0
+    return pieces
+
+
+def fixed_values(graph: ir.Graph) -> set[ir.Value]:
+    """Return the values of a graph that no input has a part in: weights, and what is computed from them alone."""
+    inputs = set(graph.inputs)
+    fixed = {v for v in graph.initializers.values() if v not in inputs}
+    for node in graph:
+        if node.op_type.startswith(("Random", "Bernoulli", "Multinomial")) or any(True for _ in subgraphs_of(node)):
+            continue
+        if all(v is None or v in fixed for v in node.inputs):
+            fixed.update(node.outputs)
+    return fixed
+
+
+def bytes_of(shapes: Mapping[str, int]) -> Callable[[ir.Value], int]:
+    """Return a function that estimates a value's bytes as float32, given the size of each symbolic dimension."""
+
+    def size_of(value: ir.Value) -> int:
+        if value.shape is None:
+            return UNKNOWN_BYTES
+        dims = [d if isinstance(d, int) else shapes.get(str(d.value), -1) for d in value.shape]
+        return UNKNOWN_BYTES if any(d < 0 for d in dims) else 4 * math.prod(dims)
+
+    return size_of
+
+
+def symbols(inputs: Sequence[ir.Value], feed: Mapping[str, Array]) -> dict[str, int]:
+    """Return the size that each symbolic dimension of the inputs has in a feed."""
+    found: dict[str, int] = {}
+    for value in inputs:
+        array = feed.get(value.name or "")
+        if array is None or value.shape is None or len(value.shape) != array.ndim:
+            continue
+        for dim, size in zip(value.shape, array.shape, strict=True):
+            if not isinstance(dim, int) and dim.value is not None:
+                found[str(dim.value)] = size
+    return found
+
+
+def _piece(
+    model: ir.Model,
+    live: Mapping[str, ir.Value],
+    outputs: Mapping[str, ir.Value],
+    passed_on: Mapping[str, ir.Value],
+    wanted: set[str],
+) -> Segment:
+    graph = ir.convenience.extract(model.graph, list(live.values()), list(outputs.values()))
+    used = _read_names(graph)
+    inputs = [v for v in graph.inputs if v.name in used]
+    graph.inputs[:] = inputs
+    for value in graph.inputs:
+        value.shape = None  # what a file says of inner shapes may be stale
+    names = tuple(v.name or "" for v in inputs)
+    spent = tuple(n for n in (*live, *outputs) if n not in passed_on)
+    piece = ir.Model(graph, ir_version=model.ir_version)
+    return Segment(piece, names, tuple(outputs), spent)
+
+
+def _read_names(graph: ir.Graph) -> set[str]:
+    names = {v.name or "" for v in graph.outputs}
+    for node in nodes_under(graph):
+        names.update(v.name or "" for v in node.inputs if v is not None)
+        for inner in subgraphs_of(node):
+            names.update(v.name or "" for v in inner.outputs)
+    return names
+
+
+def _last_uses(nodes: Sequence[ir.Node], fixed: set[ir.Value]) -> dict[ir.Value, int]:
+    """The index of the last main-graph node that reads a value, itself or inside its subgraphs."""
+    last: dict[ir.Value, int] = {}
+    for index, node in enumerate(nodes):
+        for value in _reads(node):
+            if value not in fixed:
+                last[value] = index
+    return last
+
+
+def _reads(node: ir.Node) -> Iterator[ir.Value]:
+    yield from (v for v in node.inputs if v is not None)
+    for graph in subgraphs_of(node):
+        for inner in nodes_under(graph):
+            yield from (v for v in inner.inputs if v is not None)
+        yield from graph.outputs
+        for inner in nodes_under(graph):
+            for deeper in subgraphs_of(inner):
+                yield from deeper.outputs
+
+
+def _can_pass(value: ir.Value) -> bool:
+    """Whether a value can go from one piece to the next: a tensor of known type."""
+    return isinstance(value.type, ir.TensorType) and value.type.dtype != ir.DataType.UNDEFINED
