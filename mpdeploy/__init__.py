@@ -4,13 +4,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpdeploy.convert.api import convert as convert
+    from mpdeploy.conversion.api import convert as convert
     from mpdeploy.engine.api import build as build
+    from mpdeploy.session.model import load as load
 
 __version__ = "0.1.0"
 
 # Loaded on first use, so that `import mpdeploy` costs nothing.
-_HOMES = {"build": "mpdeploy.engine.api", "convert": "mpdeploy.convert.api"}
+_HOMES = {"build": "mpdeploy.engine.api", "convert": "mpdeploy.conversion.api", "load": "mpdeploy.session.model"}
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 
 

@@ -11,7 +11,8 @@ MAY_IMPORT = {room: GROUND | set(GRAPH_SIDE[: i + 1]) for i, room in enumerate(G
 MAY_IMPORT["amp"] = GROUND | {"numerics", "amp"}
 MAY_IMPORT["train"] = GROUND | {"numerics", "amp", "train"}
 MAY_IMPORT["source"] = GROUND | set(GRAPH_SIDE) | {"amp", "train", "source"}
-MAY_IMPORT["pipeline"] = MAY_IMPORT["source"] | {"pipeline"}
+MAY_IMPORT["pipeline"] = MAY_IMPORT["source"] | {"session", "pipeline"}
+MAY_IMPORT["session"] = MAY_IMPORT["source"] | {"session"}
 MAY_IMPORT["api"] = MAY_IMPORT["pipeline"] | {"api"}
 MAY_IMPORT["cli"] = MAY_IMPORT["api"] | {"cli"}
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "verify": "Measure a candidate's drift against its FP32 reference and give a verdict.",
     "build": "Build an engine from an ONNX model.",
     "inspect": "Explain a model, a plan, a report or an engine.",
+    "run": "Run a model, an engine or a checkpoint over data.",
     "doctor": "Say which runtimes, formats and engine back ends work here.",
 }
 
@@ -39,9 +40,7 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(
-    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="mpdeploy")
 def cli() -> None:
     """Train with mixed precision, convert to FP16/BF16 ONNX, build TensorRT engines, prove the drift.

@@ -1,0 +1,51 @@
+"""`mpdeploy run`: a model over data."""
+
+from pathlib import Path
+
+import click
+
+from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.cli.progress import note, track
+
+_RUNTIMES = ("auto", "emulator", "onnxruntime", "openvino", "tensorrt", "torch")
+
+
+@click.command(
+    epilog="With auto the numbers are those of the file's own formats on any machine: half-precision ONNX models run "
+    "under true rounding, which ONNX Runtime's CPU provider would leave out."
+)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--data", required=True, metavar="D", help="FILE.npz, a folder of them, or module.py:callable.")
+@click.option("--runtime", type=click.Choice(_RUNTIMES), default="auto", show_default=True, help="What runs it.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="FILE.npz for one feed, else a folder.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads [default: one per core].")
+@click.option("--recipe", type=click.Path(path_type=Path), help="The recipe of a checkpoint.")
+@result_options
+def command(model: Path, data: str, runtime: str, output: Path | None, threads: int, recipe: Path | None) -> Outcome:
+    """Run MODEL (an ONNX model, an engine, or model.pt) over data and say what comes out."""
+    from mpdeploy.runtime.feeds import open_feeds
+    from mpdeploy.session.opening import Runtime, open_runner
+    from mpdeploy.session.outputs import run_over
+
+    feeds = open_feeds(data)
+    runner = open_runner(model, Runtime(runtime), threads=threads, recipe=recipe)
+    watched = feeds.through(lambda stream: track(stream, f"running {model.name}", feeds.count))
+    report = run_over(runner, str(model), watched, output)
+
+    def show() -> None:
+        ran = report.execution
+        print(f"{model}: {report.feeds} feeds in {ran.runtime} {ran.version} on {ran.provider}, {ran.precision}")
+        for facts in report.outputs:
+            shape = ",".join(map(str, facts.shape))
+            line = f"  {facts.name} {facts.dtype}[{shape}]"
+            if facts.mean is not None:
+                line += f"  from {facts.low:.6g} to {facts.high:.6g}, mean {facts.mean:.6g}"
+            if facts.nan or facts.inf:
+                line += f"  {facts.nan} NaN, {facts.inf} infinite"
+            print(line)
+        if ran.note:
+            note(f"note: {ran.note}")
+        if report.written:
+            print(f"  outputs: {report.written}")
+
+    return Outcome(report, show)

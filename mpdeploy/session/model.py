@@ -1,0 +1,139 @@
+"""``mpdeploy.load``: one callable for arrays and torch tensors, whatever is behind it."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import ml_dtypes
+import numpy as np
+
+from mpdeploy.errors import UsageError
+from mpdeploy.runtime.fit import fit
+from mpdeploy.runtime.runner import Array, Execution, Runner, TensorSpec
+from mpdeploy.session.opening import Runtime, open_runner
+
+if TYPE_CHECKING:
+    import torch
+
+    from mpdeploy.engine.runner import EngineRunner
+
+    Tensor = Array | torch.Tensor
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def load(path: str | Path, *, runtime: str = "auto", threads: int = 0, recipe: str | Path | None = None) -> "Model":
+    """Return a callable model from an ONNX file, an engine with its sidecar, or a checkpoint of ours.
+
+    ``runtime`` is auto, emulator, onnxruntime, openvino, tensorrt or torch (see ``Runtime``); ``threads`` 0 means
+    one per core.  Raises as ``mpdeploy.session.opening.open_runner`` does.
+    """
+    try:
+        chosen = Runtime(runtime)
+    except ValueError:
+        known = ", ".join(r.value for r in Runtime)
+        raise UsageError(f"there is no runtime {runtime!r}", remedy=f"choose from {known}") from None
+    source = None if recipe is None else Path(recipe)
+    return Model(open_runner(Path(path), chosen, threads=threads, recipe=source), str(path))
+
+
+class Model:
+    """A model that is called like a function.
+
+    ``model(a, b)`` takes the inputs in the model's order, ``model({"a": a, "b": b})`` by name.  Inputs are numpy
+    arrays or torch tensors, all of the same kind, and outputs come as that kind.  Nothing is converted on the way:
+    memory is shared where the runtime allows (CPU tensors and arrays; CUDA tensors with an engine), and a wrong
+    type, device or shape raises ``UsageError``.
+    """
+
+    def __init__(self, runner: Runner, where: str) -> None:
+        self._runner = runner
+        self._where = where
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Name, type and shape of each input."""
+        return self._runner.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Name, type and shape of each output."""
+        return self._runner.outputs
+
+    def describe(self) -> Execution:
+        """Return exactly what runs, in which arithmetic."""
+        return self._runner.describe()
+
+    def __call__(self, *inputs: "Tensor | Mapping[str, Tensor]") -> "Any":
+        """Return the outputs: a dict for inputs by name, else the only output, or a tuple of all.
+
+        Raises ``UsageError`` for inputs that do not fit.
+        """
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            return self._run(inputs[0])
+        names = [spec.name for spec in self.inputs]
+        if len(inputs) != len(names):
+            raise UsageError(
+                f"the model takes {len(names)} inputs, {len(inputs)} were given",
+                where=self._where,
+                remedy=f"give {', '.join(map(str, self.inputs))}",
+            )
+        results = tuple(self._run(dict(zip(names, cast("Sequence[Tensor]", inputs), strict=True))).values())
+        return results[0] if len(results) == 1 else results
+
+    def _run(self, feed: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+        tensors = {name for name, value in feed.items() if _is_tensor(value)}
+        if tensors and tensors != set(feed):
+            raise UsageError(
+                "the inputs mix arrays and torch tensors", where=self._where, remedy="give all as one kind"
+            )
+        if not tensors:
+            return dict(self._runner.run(self._checked({n: np.asarray(value) for n, value in feed.items()})))
+        given = cast("dict[str, torch.Tensor]", dict(feed))
+        if hasattr(self._runner, "run_tensors"):
+            return dict(cast("EngineRunner", self._runner).run_tensors(given))
+        arrays = {name: self._to_array(name, tensor) for name, tensor in given.items()}
+        return {name: _to_tensor(array) for name, array in self._runner.run(self._checked(arrays)).items()}
+
+    def _checked(self, feed: dict[str, Array]) -> dict[str, Array]:
+        specs = {spec.name: spec for spec in self.inputs}
+        for name, array in feed.items():
+            if name not in specs:
+                known = ", ".join(map(str, self.inputs))
+                raise UsageError(f"the model has no input '{name}'", where=self._where, remedy=f"it takes {known}")
+            spec = specs[name]
+            if spec.dtype not in ("unknown", "string", array.dtype.name):
+                raise UsageError(
+                    f"input '{name}' is {array.dtype.name}, the model takes {spec}",
+                    where=self._where,
+                    remedy=f"convert it to {spec.dtype}",
+                )
+        return fit(feed, self.inputs, self._where).feed
+
+    def _to_array(self, name: str, tensor: "torch.Tensor") -> Array:
+        if tensor.device.type != "cpu":
+            raise UsageError(
+                f"input '{name}' is on {tensor.device}, the model runs on the CPU",
+                where=self._where,
+                remedy="move it with .cpu(), or load an engine",
+            )
+        import torch
+
+        detached = tensor.detach()
+        if detached.dtype == torch.bfloat16:  # numpy has no name for it of its own; the bits are the same
+            return detached.contiguous().view(torch.int16).numpy().view(_BFLOAT16)
+        return detached.numpy()
+
+
+def _is_tensor(value: object) -> bool:
+    torch = sys.modules.get("torch")  # whoever holds a tensor has imported it
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _to_tensor(array: Array) -> "torch.Tensor":
+    import torch
+
+    if array.dtype == _BFLOAT16:
+        return torch.from_numpy(np.ascontiguousarray(array).view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
