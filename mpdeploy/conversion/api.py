@@ -1,6 +1,5 @@
 """`mpdeploy.convert`: an FP32 ONNX file in, a mixed-precision one and its plan out."""
 
-import math
 import shutil
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from mpdeploy.files import atomic_path
 from mpdeploy.graph import io
 from mpdeploy.graph.operators import opset_of
 from mpdeploy.graph.scope import all_nodes
+from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.graph.types import element_type
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 from mpdeploy.plan.calibrate import Calibration, calibrate
@@ -22,8 +22,6 @@ from mpdeploy.plan.planner import Keep, Planned, apply_plan, make_plan
 from mpdeploy.plan.policy import policy_named
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.feeds import Feeds, open_feeds
-
-_UNKNOWN_DIM = 64
 
 
 def convert(
@@ -148,5 +146,4 @@ def _bytes_read(node: ir.Node) -> int:
     dtype = element_type(value) if value is not None else None
     if value is None or dtype is None:
         return 0
-    dims = list(value.shape) if value.shape is not None else [None]
-    return math.prod(d if isinstance(d, int) else _UNKNOWN_DIM for d in dims) * dtype.bitwidth // 8
+    return guessed_size(value) * dtype.bitwidth // 8

@@ -15,9 +15,10 @@ _DENSE_LIMIT_BYTES = 1 << 30
 
 
 def canonical_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with its local functions inlined and its sparse initializers made dense."""
+    """Return the model with its local functions inlined, its sparse initializers dense, sizes of -1 or ? unknown."""
     for graph in _proto_graphs(proto.graph):
         _densify(graph)
+        _forget_unknown_sizes(graph)
     if proto.functions:
         # Bodies may be written for another opset than the model: the inliner converts them.
         proto = onnx.inliner.inline_local_functions(proto, convert_version=True)
@@ -62,6 +63,14 @@ def _proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
             elif attribute.type == onnx.AttributeProto.GRAPHS:
                 for inner in attribute.graphs:
                     yield from _proto_graphs(inner)
+
+
+def _forget_unknown_sizes(graph: onnx.GraphProto) -> None:
+    """Some exporters write -1 or "?" for a size that only a run can tell; to ONNX that is a size, or one symbol."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_value < 0 or dim.dim_param == "?":
+                dim.Clear()
 
 
 def _densify(graph: onnx.GraphProto) -> None:

@@ -2,7 +2,6 @@
 
 import fnmatch
 import hashlib
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from mpdeploy.graph import io
 from mpdeploy.graph.operators import opset_of, signature
 from mpdeploy.graph.opset import NEWEST_OPSET, raised
 from mpdeploy.graph.scope import all_nodes
+from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.graph.traits import Kind, is_standard, kind_of
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan import exact, rules
@@ -23,8 +23,6 @@ from mpdeploy.plan.groups import ONNX_TYPE, Group, Groups, build, is_constant, i
 from mpdeploy.plan.policy import Policy
 from mpdeploy.plan.reasons import Code, Reason
 from mpdeploy.plan.record import DataSource, Decision, PrecisionPlan, WeightLoss
-
-_UNKNOWN_DIM = 64  # how large a dimension without a number is taken to be, when casts are compared
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,9 @@ def _pins(evidence: Evidence, keep: Keep) -> dict[int, Reason]:
         producer = evidence.groups.producer.get(value)
         about = Reason(reason.code, f"'{value.name}': {reason.text}")
         for group in ([producer] if producer is not None else []) + evidence.groups.consumers.get(value, []):
-            pins.setdefault(id(group), about)
+            # An assumption keeps an operator in FP32, but not the arithmetic that low precision is for.
+            if not (evidence.bounds_of(value).assumed and kind_of(group.node) is Kind.HEAVY):
+                pins.setdefault(id(group), about)
     for group, reason in rules.group_reasons(evidence):
         pins.setdefault(id(group), reason)
     return pins
@@ -185,16 +185,11 @@ def _assign(groups: Groups, pins: dict[int, Reason], *, low_io: bool) -> list[bo
             readers.append(outside)
         producer = groups.producer.get(value)
         if producer is None and is_constant(value):
-            borders.append(Border(None, tuple(readers), _bytes(value)))
+            borders.append(Border(None, tuple(readers), 4 * guessed_size(value)))
         else:
             at = outside if producer is None else index[id(producer)]
-            borders.append(Border(at, tuple(readers), _bytes(value)))
+            borders.append(Border(at, tuple(readers), 4 * guessed_size(value)))
     return assign(len(groups.all) + 1, fixed, borders)[:outside]
-
-
-def _bytes(value: ir.Value) -> int:
-    dims = list(value.shape) if value.shape is not None else [None]
-    return 4 * math.prod(d if isinstance(d, int) else _UNKNOWN_DIM for d in dims)
 
 
 def _decision(group: Group, is_low: bool, pins: dict[int, Reason], low: Format) -> Decision:
@@ -217,7 +212,7 @@ def _decision(group: Group, is_low: bool, pins: dict[int, Reason], low: Format) 
 
 
 def ledger(evidence: Evidence, chosen: list[bool]) -> tuple[WeightLoss, ...]:
-    """Return every stored tensor that some low operator reads and that lost more than ordinary rounding, worst first."""
+    """Return the stored tensors that low operators read and that lost more than ordinary rounding, worst first."""
     low_groups = {id(g) for g, is_low in zip(evidence.groups.all, chosen, strict=True) if is_low}
     losses = []
     for value, facts in evidence.constants.items():

@@ -18,7 +18,7 @@ ValueRule = Callable[[Evidence, ir.Value], Reason | None]
 GroupRule = Callable[[Evidence, Group], Reason | None]
 
 _LOSS_LIMIT = 0.01  # relative: far over rounding, far under what anybody would accept
-_ADDING = frozenset({"Add", "Sub", "Sum", "Concat", "Where", "Max", "Min", "Gather", "GatherND", "GatherElements"})
+_ADDING = frozenset({"Add", "Sub", "Sum"})
 _OUTWARD = frozenset({("Clip", 1), ("Clip", 2), ("Max", 0), ("Max", 1), ("Min", 0), ("Min", 1)})
 
 
@@ -110,7 +110,7 @@ def constants(evidence: Evidence, group: Group) -> Reason | None:
             return Reason(Code.CONSTANT_RANGE, f"'{name}' holds {loss.absmax:.6g}, {low.value} ends at {low.max:.6g}")
         if facts.integral and loss.absmax > low.max_exact_integer and loss.worst_relative > 0 and not outward:
             return Reason(Code.INTEGER, f"'{name}' holds whole numbers up to {loss.absmax:.6g}")
-        forgiving = kind_of(operand.user) is Kind.HEAVY or operand.user.op_type in _ADDING
+        forgiving = kind_of(operand.user) in (Kind.HEAVY, Kind.MOVE) or operand.user.op_type in _ADDING
         if operand.user.op_type == "BatchNormalization":
             continue  # its parameters work together: see `inner`
         error = loss.norm_error if forgiving else loss.worst_relative
@@ -126,8 +126,8 @@ def attributes(evidence: Evidence, group: Group) -> Reason | None:
     if not is_standard(node) or kind_of(node) in (Kind.NORM, Kind.CONTROL):
         return None
     for name, attribute in node.attributes.items():
-        if attribute.type is not ir.AttributeType.FLOAT or (node.op_type == "Clip"):
-            continue
+        if attribute.type is not ir.AttributeType.FLOAT or node.op_type == "Clip" or name == "epsilon":
+            continue  # a bound beyond the range bounds nothing; epsilons belong to `inner`
         number = abs(attribute.as_float())
         if low.max < number < float("inf") or 0 < number < low.smallest_normal:
             return Reason(Code.ATTRIBUTE, f"{name} = {attribute.as_float():.6g}")

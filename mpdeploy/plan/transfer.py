@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from mpdeploy.graph.types import element_type
 from mpdeploy.plan.bounds import INFINITE, UNBOUNDED, Bounds, hull
 from mpdeploy.plan.constants import scalar, small_array
+from mpdeploy.plan.patterns import is_deviation, is_shifted_by_maximum
 from mpdeploy.plan.reductions import reduced_count
 
 
@@ -28,10 +30,6 @@ class Context:
         value = node.inputs[index] if index < len(node.inputs) else None
         return self.known.get(value, UNBOUNDED) if value is not None else UNBOUNDED
 
-    def all(self, node: ir.Node) -> list[Bounds]:
-        """Return the bounds of the node's inputs, the empty ones left out."""
-        return [self.known.get(v, UNBOUNDED) for v in node.inputs if v is not None]
-
 
 Transfer = Callable[[ir.Node, Context], Bounds | None]
 
@@ -44,7 +42,17 @@ def _first(node: ir.Node, context: Context) -> Bounds:
 
 
 def _hull_of_inputs(node: ir.Node, context: Context) -> Bounds:
-    return hull(context.all(node))
+    """The result's elements come from any input of the result's type."""
+    kind = element_type(node.outputs[0])
+    return hull(context.known.get(v, UNBOUNDED) for v in node.inputs if v is not None and element_type(v) is kind)
+
+
+def _padded(node: ir.Node, context: Context) -> Bounds:
+    filled = "mode" not in node.attributes or node.attributes["mode"].as_string() == "constant"
+    if not filled or (len(node.inputs) > 2 and node.inputs[2] is not None):
+        return _hull_of_inputs(node, context)
+    number = node.attributes["value"].as_float() if "value" in node.attributes else 0.0
+    return hull([context.of(node, 0), Bounds(number, number)])
 
 
 def _monotone(function: Callable[[float], float]) -> Transfer:
@@ -77,13 +85,16 @@ def _add(node: ir.Node, context: Context) -> Bounds:
 
 def _sub(node: ir.Node, context: Context) -> Bounds:
     a, b = context.of(node, 0), context.of(node, 1)
-    return _nominal(a.plus(b.negated()), [a, b], context)
+    result = _nominal(a.plus(b.negated()), [a, b], context)
+    return replace(result, high=min(result.high, 0.0)) if is_shifted_by_maximum(node) else result
 
 
 def _mul(node: ir.Node, context: Context) -> Bounds:
     a, b = context.of(node, 0), context.of(node, 1)
     if node.inputs[0] is node.inputs[1]:
         return a.squared()
+    if (a.assumed or b.assumed) and (is_deviation(node.inputs[0]) or is_deviation(node.inputs[1])):
+        return _assumed(context)
     return _nominal(a.times(b), [a, b], context)
 
 
@@ -96,7 +107,11 @@ def _nominal(result: Bounds, operands: list[Bounds], context: Context) -> Bounds
 
 def _div(node: ir.Node, context: Context) -> Bounds:
     a, b = context.of(node, 0), context.of(node, 1)
-    return a.times(b.inverse())
+    return _assumed(context) if is_deviation(node.inputs[1]) and a.assumed else a.times(b.inverse())
+
+
+def _assumed(context: Context) -> Bounds:
+    return Bounds(-context.nominal, context.nominal, assumed=True)
 
 
 def _pow(node: ir.Node, context: Context) -> Bounds | None:
@@ -237,7 +252,7 @@ TRANSFER: dict[str, Transfer] = {
         op: _hull_of_inputs
         for op in ("Concat", "Max", "Min", "Mean", "ScatterElements", "Scatter", "SequenceConstruct")
     },
-    **{op: _hull_of_inputs for op in ("ScatterND", "TensorScatter", "SequenceInsert", "Pad", "CenterCropPad")},
+    **{op: _hull_of_inputs for op in ("ScatterND", "TensorScatter", "SequenceInsert")},
     **{
         op: _first
         for op in """Identity Reshape Transpose Squeeze Unsqueeze Flatten Slice Split Gather GatherElements GatherND
@@ -262,6 +277,8 @@ TRANSFER: dict[str, Transfer] = {
     "Neg": lambda node, context: context.of(node, 0).negated(),
     "Abs": lambda node, context: context.of(node, 0).absolute(),
     "Reciprocal": lambda node, context: context.of(node, 0).inverse(),
+    "Pad": _padded,
+    "CenterCropPad": lambda node, context: hull([context.of(node, 0), Bounds(0.0, 0.0)]),
     "Where": _where,
     "Clip": _clip,
     "Add": _add,

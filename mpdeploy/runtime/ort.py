@@ -113,7 +113,7 @@ def _without_weights(model: ir.Model) -> tuple[bytes, dict[str, ir.TensorProtoco
     weights: dict[str, ir.TensorProtocol] = {}
     for name, value in copy.graph.initializers.items():
         tensor = value.const_value
-        if tensor is not None and tensor.nbytes >= _LARGE and _ort_can_take(tensor):
+        if tensor is not None and tensor.nbytes >= _LARGE and _ort_can_take(tensor) and value.uses():
             weights[name] = tensor
             value.const_value = ir.ExternalTensor(
                 "weights", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
