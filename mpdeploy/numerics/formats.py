@@ -52,8 +52,13 @@ class Format(Enum):
 
     @property
     def overflow_threshold(self) -> float:
-        """The smallest magnitude that round-to-nearest-even turns into infinity (or NaN, where there is none)."""
+        """Half-way between the largest finite number and what would come next: greater magnitudes overflow."""
         return self.max + 2.0 ** (self.facts.max_exponent - self.facts.precision)
+
+    @property
+    def threshold_overflows(self) -> bool:
+        """Tell whether ``overflow_threshold`` itself overflows: a tie goes to the even significand."""
+        return int(self.facts.max_significand * 2 ** (self.facts.precision - 1)) % 2 == 1
 
     @property
     def smallest_normal(self) -> float:

@@ -11,6 +11,8 @@ from mpdeploy.numerics.formats import Format
 
 # Squares of magnitudes outside this band leave float32; such chunks are measured in float64.
 _SQUARE_SAFE = (1e-15, 1e15)
+# What numpy rounds float64 to in one step; to all others it goes by way of float32 and would round twice.
+_DIRECT = (Format.FP32, Format.FP16)
 
 
 def cast(array: NDArray[Any], target: Format) -> NDArray[Any]:
@@ -18,10 +20,10 @@ def cast(array: NDArray[Any], target: Format) -> NDArray[Any]:
 
     TF32 comes back as float32 whose lower 13 bits are zero.
     """
-    if target is Format.TF32:
-        return _to_tf32(array.astype(np.float32))
     with np.errstate(over="ignore", invalid="ignore"):
-        return array.astype(target.dtype)
+        if array.dtype == np.float64 and target not in _DIRECT:
+            array = _to_odd(array)
+        return _to_tf32(array.astype(np.float32)) if target is Format.TF32 else array.astype(target.dtype)
 
 
 def rounded(array: NDArray[Any], target: Format) -> NDArray[np.float32]:
@@ -36,6 +38,15 @@ def _to_tf32(array: NDArray[np.float32]) -> NDArray[np.float32]:
     odd = (bits >> np.uint32(drop)) & np.uint32(1)
     kept = (bits + half + odd) & ~np.uint32((1 << drop) - 1)
     return np.where(np.isfinite(array), kept.view(np.float32), array)
+
+
+def _to_odd(array: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Round towards zero and set the last bit if anything was lost: rounding on from here errs nowhere."""
+    near = array.astype(np.float32)
+    bits = near.view(np.uint32)
+    away = np.abs(near.astype(np.float64)) > np.abs(array)
+    lost = (near != array) & ~np.isnan(array)
+    return np.where(lost, (bits - away) | np.uint32(1), bits).astype(np.uint32).view(np.float32)
 
 
 @dataclass(frozen=True)
@@ -89,8 +100,9 @@ class LossMeter:
         self._absmax = max(self._absmax, top)
         if top == 0.0:
             return
-        if top >= self.target.overflow_threshold:
-            keep = magnitude < self.target.overflow_threshold
+        threshold = self.target.overflow_threshold
+        if top >= threshold:
+            keep = magnitude < threshold if self.target.threshold_overflows else magnitude <= threshold
             self._overflowed += int(flat.size - np.count_nonzero(keep))
             flat, magnitude = flat[keep], magnitude[keep]
         self._add_finite(flat, magnitude)

@@ -51,7 +51,8 @@ def stats_of(array: NDArray[Any]) -> TensorStats:
     flat = np.asarray(array).ravel()
     if not flat.size:
         return TensorStats(samples=1)
-    low, high = float(flat.min()), float(flat.max())
+    with np.errstate(invalid="ignore"):  # NaN is counted below
+        low, high = float(flat.min()), float(flat.max())
     nan = infinite = 0
     if not (math.isfinite(low) and math.isfinite(high)):
         nan, infinite = int(np.isnan(flat).any()), int(np.isinf(flat).any())
