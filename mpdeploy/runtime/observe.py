@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from mpdeploy.graph.shapes import known_size
 from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.runtime.runner import Array, Feed
 from mpdeploy.runtime.segments import Segment, bytes_of, fixed_values, segments, symbols
