@@ -1,5 +1,7 @@
 """Which runner gives evidence about a model on this machine."""
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from mpdeploy.runtime.emulator import EmulatorRunner
@@ -8,12 +10,22 @@ from mpdeploy.runtime.runner import Runner
 from mpdeploy.runtime.twin import low_formats
 
 
-def truthful_runner(model: ir.Model, where: str, threads: int = 0) -> Runner:
+def truthful_runner(model: ir.Model, where: str, threads: int = 0, *, fused: bool = True) -> Runner:
     """Return a runner whose numbers are those of the model's declared formats.
 
     A model with FP16 or BF16 tensors runs in the emulator, any other in ONNX Runtime on the CPU.  ``where`` names
-    the model in errors; ``threads`` 0 means one per core.
+    the model in errors; ``threads`` 0 means one per core; without ``fused`` every operator runs by itself.
     """
     if low_formats(model):
-        return EmulatorRunner(model, where, threads=threads)
-    return OrtRunner(model, where, threads=threads)
+        return EmulatorRunner(model, where, threads=threads, fused=fused)
+    return OrtRunner(model, where, threads=threads, fused=fused)
+
+
+def other_ways(model: ir.Model, where: str) -> Iterator[tuple[str, Runner]]:
+    """Yield other runs of the same model, each with a word for it: what they differ in is the model's own noise.
+
+    In exact arithmetic all would agree.  Each is made when it is asked for.
+    """
+    yield "a second run", truthful_runner(model, where)
+    yield "one thread", truthful_runner(model, where, threads=1)
+    yield "operators not fused", truthful_runner(model, where, fused=False)

@@ -16,11 +16,11 @@ class EmulatorRunner:
     Takes and returns the types that the model declares.  Faults as in ``OrtRunner``.
     """
 
-    def __init__(self, model: ir.Model, where: str, threads: int = 0) -> None:
+    def __init__(self, model: ir.Model, where: str, threads: int = 0, *, fused: bool = True) -> None:
         self._inputs, self._outputs = input_specs(model), output_specs(model)
         self._formats = sorted(dtype_name(d) for d in low_formats(model))
         self._kinds = {spec.name: _numpy_type(spec.dtype) for spec in self._outputs if spec.dtype in _LOW_NAMES}
-        self._twin = OrtRunner(float_twin(model), where, threads=threads)
+        self._twin = OrtRunner(float_twin(model), where, threads=threads, fused=fused)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -6,6 +6,7 @@ each, in the natural order of their names), or ``module.py:callable`` that yield
 
 import hashlib
 import importlib.util
+import itertools
 import re
 import sys
 import zipfile
@@ -58,6 +59,11 @@ class Feeds:
     def through(self, wrap: Callable[[Iterator[tuple[str, Feed]]], Iterator[tuple[str, Feed]]]) -> "Feeds":
         """Return the same feeds seen through ``wrap``: how a caller shows progress."""
         return replace(self, opener=lambda: wrap(self.opener()))
+
+    def first(self, count: int) -> "Feeds":
+        """Return the first ``count`` of the feeds."""
+        few = None if self.count is None else min(self.count, count)
+        return replace(self, opener=lambda: itertools.islice(self.opener(), count), count=few)
 
 
 def open_feeds(source: str) -> Feeds:

@@ -1,12 +1,15 @@
 """ONNX Runtime as a runner."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
 from mpdeploy.errors import DependencyError, ModelError, MpdeployError, UsageError
-from mpdeploy.graph.scope import all_graphs, all_nodes
+from mpdeploy.graph.lowering import lowered
+from mpdeploy.runtime.ort_model import without_weights
+from mpdeploy.runtime.ort_values import array_of, is_plain, ort_value
 from mpdeploy.runtime.runner import Array, Execution, Feed, TensorSpec, input_specs, output_specs
 from mpdeploy.runtime.twin import low_formats
 
@@ -14,32 +17,67 @@ if TYPE_CHECKING:
     import onnxruntime
 
 CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+RTX = "NvTensorRTRTXExecutionProvider"
 SILENT = 4  # ONNX Runtime's severity "fatal": its faults reach the user as our errors, not as log lines
 
-_HIDES_ROUNDING = (
-    "ONNX Runtime's CPU provider computes half-precision operators in float32 and drops the roundings between them"
-)
 # Passes that move or remove Casts.  The twin's Casts are its point: they must stay where they are.
 _CAST_PASSES = ("PropagateCastOps", "CastElimination", "CastChainElimination")
+
+
+@dataclass(frozen=True)
+class _Provider:
+    """What is known of an execution provider: its options, in which arithmetic it runs, why that is no evidence."""
+
+    options: dict[str, str]
+    arithmetic: str
+    doubt: str = ""
+
+
+# FP32 is to be FP32: NVIDIA's libraries round matrix operands to TF32 unless told not to.
+_PROVIDERS = {
+    CPU: _Provider(
+        {},
+        "float32",
+        "ONNX Runtime's CPU provider computes half-precision operators in float32 and drops the roundings between them",
+    ),
+    CUDA: _Provider({"use_tf32": "0"}, "the formats of the graph, TF32 off"),
+    TENSORRT: _Provider({"trt_fp16_enable": "0"}, "the formats of the graph, as TensorRT reads them"),
+    RTX: _Provider({}, "the formats of the graph, as TensorRT for RTX reads them"),
+}
 
 
 class OrtRunner:
     """A model in an ONNX Runtime session.
 
     ``where`` names the model in errors.  ``providers`` are execution providers in order of preference; ``threads``
-    0 means one per core.  Raises ``ModelError`` if ONNX Runtime refuses the model, ``DependencyError`` if it
-    lacks a provider.
+    0 means one per core; without ``fused`` every operator runs by itself.  An operator that has a kernel only in an
+    older version runs as that, where it means the same.  Raises ``ModelError`` if ONNX Runtime refuses the model,
+    ``DependencyError`` if it lacks a provider.
     """
 
-    def __init__(self, model: ir.Model, where: str, providers: tuple[str, ...] = (CPU,), threads: int = 0) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        where: str,
+        providers: tuple[str, ...] = (CPU,),
+        threads: int = 0,
+        *,
+        fused: bool = True,
+    ) -> None:
         self._where = where
         self._inputs, self._outputs = input_specs(model), output_specs(model)
+        self._types = {v.name: v.dtype for v in model.graph.inputs}
         self._low = bool(low_formats(model))
-        content, weights = _without_weights(model)
+        content, weights = without_weights(model)
         # The session reads these arrays as long as it lives, and does not own them.
         self._weights = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in weights.items()}
-        values = {name: _ort_value(array, weights[name].dtype) for name, array in self._weights.items()}
-        self._session = _open_session(content, values, where, providers, threads)
+        values = {name: ort_value(array, weights[name].dtype) for name, array in self._weights.items()}
+        options = _options(threads, fused=fused)
+        if values:
+            options.add_external_initializers(list(values), list(values.values()))
+        self._session = _open_session(model, content, options, where, providers)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -56,30 +94,53 @@ class OrtRunner:
 
         Raises ``UsageError`` if the feed does not fit, ``ModelError`` if an operator fails on it.
         """
+        plain = all(map(is_plain, feed.values())) and all(s.dtype != "bfloat16" for s in self._outputs)
         try:
-            results = self._session.run(None, dict(feed))
+            results = self._session.run(None, dict(feed)) if plain else self._run_values(feed)
         except Exception as error:
             raise _fault(error, "ONNX Runtime failed to run the model", self._where) from error
         return _flat([spec.name for spec in self._outputs], results)
+
+    def _run_values(self, feed: Feed) -> list[Any]:
+        arrays = {name: np.ascontiguousarray(array) for name, array in feed.items()}
+        values = {name: ort_value(a, self._types[name] or ir.DataType.UNDEFINED) for name, a in arrays.items()}
+        return [array_of(value) for value in self._session.run_with_ort_values(None, values)]
 
     def describe(self) -> Execution:
         """Return exactly what runs."""
         import onnxruntime
 
         provider = self._session.get_providers()[0]
-        hidden = self._low and provider == CPU
+        known = _PROVIDERS.get(provider, _Provider({}, "unknown", "nobody vouches for this provider's arithmetic"))
+        doubt = known.doubt if self._low else ""
         return Execution(
             runtime="onnxruntime",
             version=onnxruntime.__version__,
             provider=provider,
-            precision="float32" if hidden or not self._low else "the formats of the graph",
-            evidence=not hidden,
-            note=_HIDES_ROUNDING if hidden else "",
+            precision=known.arithmetic if self._low or provider != CPU else "float32",
+            evidence=not doubt,
+            note=doubt,
         )
 
 
+def _options(threads: int, *, fused: bool) -> "onnxruntime.SessionOptions":
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = SILENT
+    options.use_deterministic_compute = True
+    options.intra_op_num_threads = threads
+    if not fused:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
 def _open_session(
-    content: bytes, weights: dict[str, "onnxruntime.OrtValue"], where: str, providers: tuple[str, ...], threads: int
+    model: ir.Model,
+    content: bytes,
+    options: "onnxruntime.SessionOptions",
+    where: str,
+    providers: tuple[str, ...],
 ) -> "onnxruntime.InferenceSession":
     import onnxruntime
 
@@ -90,67 +151,24 @@ def _open_session(
             f"ONNX Runtime here has no {missing[0]}",
             remedy=f"it has {', '.join(onnxruntime.get_available_providers())}",
         )
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = SILENT
-    options.use_deterministic_compute = True
-    options.intra_op_num_threads = threads
-    if weights:
-        options.add_external_initializers(list(weights), list(weights.values()))
-    try:
-        return onnxruntime.InferenceSession(
-            content, options, providers=list(providers), disabled_optimizers=list(_CAST_PASSES)
-        )
-    except Exception as error:
-        raise _fault(error, "ONNX Runtime refuses the model", where) from error
-
-
-def _without_weights(model: ir.Model) -> tuple[bytes, dict[str, ir.TensorProtocol]]:
-    """Return the model as bytes, and apart from it the large weights by name.
-
-    Handing weights over as they are spares two copies, and protobuf's limit of 2 GiB.
-    """
-    copy = model.clone()
-    weights: dict[str, ir.TensorProtocol] = {}
-    for name, value in copy.graph.initializers.items():
-        tensor = value.const_value
-        if tensor is not None and tensor.nbytes >= _LARGE and _ort_can_take(tensor) and value.uses():
-            weights[name] = tensor
-            value.const_value = ir.ExternalTensor(
-                "weights", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
+    wanted = [(p, _PROVIDERS[p].options if p in _PROVIDERS else {}) for p in providers]
+    while True:
+        try:
+            session = onnxruntime.InferenceSession(
+                content, options, providers=wanted, disabled_optimizers=list(_CAST_PASSES)
             )
-    for graph in all_graphs(copy):
-        for value in graph.initializers.values():
-            if value.name not in weights and isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = _in_memory(value.const_value)
-    for node in all_nodes(copy):
-        # ONNX Runtime infers types itself; what a file says of them may be stale.
-        for output in node.outputs:
-            if not output.is_graph_output():
-                output.type = output.shape = None
-        for key, attribute in list(node.attributes.items()):
-            if attribute.type is ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
-                node.attributes[key] = ir.AttrTensor(key, _in_memory(attribute.value))
-    return ir.to_proto(copy).SerializeToString(), weights
-
-
-_LARGE = 1024  # bytes; smaller weights may decide shapes, which ONNX Runtime infers from the model alone
-
-
-def _ort_can_take(tensor: ir.TensorProtocol) -> bool:
-    return tensor.dtype.bitwidth >= 8 and tensor.dtype != ir.DataType.STRING
-
-
-def _ort_value(array: Array, dtype: ir.DataType) -> "onnxruntime.OrtValue":
-    import onnxruntime
-
-    if array.dtype.kind in "biufc":
-        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    raw = array.view(np.dtype(f"u{array.itemsize}"))  # a view: it shares the memory that the caller keeps
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, int(dtype))
-
-
-def _in_memory(tensor: ir.ExternalTensor) -> ir.Tensor[Any]:
-    return ir.Tensor(np.asarray(tensor.numpy()), dtype=tensor.dtype, name=tensor.name)
+        except Exception as error:
+            older = lowered(model) if type(error).__name__ == "NotImplemented" else None
+            if older is None:
+                raise _fault(error, "ONNX Runtime refuses the model", where) from error
+            model, content = older, without_weights(older)[0]
+            continue
+        if session.get_providers()[0] != providers[0]:
+            # ONNX Runtime falls back to the CPU without a word.
+            raise DependencyError(
+                f"ONNX Runtime cannot start {providers[0]}", remedy="`mpdeploy doctor` says what works here"
+            )
+        return session
 
 
 def _flat(names: list[str], results: list[Any]) -> dict[str, Array]:
