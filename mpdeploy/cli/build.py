@@ -64,6 +64,20 @@ def _precision_flag(name: str) -> click.Option:
     type=click.Choice(("fp32", "fp16", "bf16")),
     help="Fail (exit code 5) unless the engine computes in this format.",
 )
+@click.option(
+    "--plan", type=click.Path(path_type=Path), help="The plan the model was converted with: fail unless followed."
+)
+@click.option("--data", metavar="D", help="Shape ranges from FILE.npz, a folder of them, or module.py:callable.")
+@click.option("--drift", type=click.Path(path_type=Path), help="The model's drift report, for the record.")
+@click.option("--timing-cache", metavar="FILE", help="Measured kernels to read and add to (tensorrt only).")
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    envvar="MPDEPLOY_ENGINE_CACHE",
+    show_envvar=True,
+    help="A folder of engines built before.",
+)
+@click.option("--rebuilds", type=click.IntRange(min=1), default=1, help="Build so often; are the engines equal?")
 @result_options
 def command(
     model: Path,
@@ -76,6 +90,12 @@ def command(
     tf32: bool,
     feature: tuple[str, ...],
     expect: str | None,
+    plan: Path | None,
+    data: str | None,
+    drift: Path | None,
+    timing_cache: str | None,
+    cache: Path | None,
+    rebuilds: int,
 ) -> Outcome:
     """Build an engine from MODEL, an ONNX file, and write ENGINE.json beside it.
 
@@ -86,12 +106,15 @@ def command(
     from mpdeploy.engine.monitor import BuildStep
     from mpdeploy.numerics.formats import Format
 
+    if data is not None and shapes:
+        raise UsageError("the shape ranges come from --data or from --shapes, not from both", where="mpdeploy build")
     options = BuildOptions(
         profiles=parse_shapes(shapes),
         capabilities=parse_capabilities(sm),
         workspace=None if workspace is None else parse_size(workspace),
         optimization_level=opt_level,
         tf32=tf32,
+        timing_cache=timing_cache,
         features=frozenset(Feature(word) for word in feature),
     )
     with meter(f"building {output.name}") as report:
@@ -105,6 +128,11 @@ def command(
             backend=backend,
             options=options,
             expect=Format(expect) if expect else None,
+            plan=plan,
+            data=data,
+            drift=drift,
+            cache=cache,
+            rebuilds=rebuilds,
             progress=progress,
         )
 
@@ -114,6 +142,12 @@ def command(
         print(f"  runs on     SM {', '.join(map(str, record.capabilities))}")
         print(f"  arithmetic  {_counts(census.compute or census.outputs)} layer outputs")
         print(f"  weights     {_counts(census.weights)} elements")
+        for profile in record.options.profiles:
+            print(f"  shapes      {' '.join(map(str, profile.ranges))}")
+        if record.reused:
+            print("  origin      the build cache")
+        if record.spread is not None:
+            print(f"  rebuilds    {record.spread.builds} builds, {record.spread.distinct} distinct")
         for text in record.warnings:
             print(f"  warning     {text}")
 

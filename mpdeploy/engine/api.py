@@ -1,23 +1,34 @@
-"""Build an engine: check, parse, prove the precision, build, and write engine and sidecar."""
+"""Build an engine: check, parse, prove the precision, build, inspect, and write engine and sidecar."""
 
-from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from mpdeploy import __version__
+from mpdeploy import __version__, records
+from mpdeploy.engine.backend import Backend, ParsedModel
 from mpdeploy.engine.backends import find_backend
+from mpdeploy.engine.cache import BuildCache, cache_key
 from mpdeploy.engine.gpu import find_gpus
+from mpdeploy.engine.inspector import check_inspected
 from mpdeploy.engine.loading import this_system
 from mpdeploy.engine.monitor import Progress
+from mpdeploy.engine.network import Network
 from mpdeploy.engine.options import BuildOptions
-from mpdeploy.engine.proof import check_kept, check_lowered, check_plan
-from mpdeploy.engine.record import EngineRecord, sidecar_of
-from mpdeploy.engine.target import check_network
+from mpdeploy.engine.proof import check_kept, check_lowered, check_plan, promises_of
+from mpdeploy.engine.ranges import profile_from
+from mpdeploy.engine.record import DriftSummary, EngineRecord, file_facts, sidecar_of
+from mpdeploy.engine.spread import measure_spread
+from mpdeploy.engine.target import Target, check_network
 from mpdeploy.errors import UsageError
-from mpdeploy.files import atomic_path, readable_file, sha256_of
+from mpdeploy.files import atomic_path, readable_file
 from mpdeploy.graph.io import load
 from mpdeploy.numerics.formats import Format
-from mpdeploy.records import save
-from mpdeploy.runtime.facts import FileFacts, model_facts
+from mpdeploy.plan.record import PrecisionPlan
+from mpdeploy.runtime.facts import ModelFacts, model_facts
+from mpdeploy.runtime.feeds import Feeds, open_feeds
+from mpdeploy.runtime.fit import fit
+from mpdeploy.runtime.runner import Feed
+from mpdeploy.verify.record import DriftReport
 
 
 def build(
@@ -27,42 +38,53 @@ def build(
     backend: str = "rtx",
     options: BuildOptions | None = None,
     expect: Format | None = None,
-    plan: Mapping[str, Format] | None = None,
+    plan: Path | str | None = None,
+    data: str | Feeds | None = None,
+    drift: Path | str | None = None,
+    cache: Path | str | None = None,
+    rebuilds: int = 1,
     progress: Progress | None = None,
 ) -> EngineRecord:
     """Build an engine from the ONNX file ``model``, write it to ``output`` and its sidecar beside it.
 
-    The engine computes in the types that stand in the model.  ``expect`` demands that most of its arithmetic
-    is in that format, ``plan`` (names of values to formats) that each of these values has it; both are checked
-    before the build, without a GPU.  ``progress`` is called with ``BuildStep``s and may raise to stop.
+    The engine computes in the types that stand in the model.  ``expect`` demands that most of its arithmetic is in
+    that format, ``plan`` (the plan that the model was converted with) that every value has its planned format;
+    both are checked before the build, without a GPU.  ``data`` gives the shape ranges of dynamic inputs, ``drift``
+    is the model's drift report for the record.  ``cache`` is a folder of engines built before.  ``rebuilds`` above
+    1 builds that often, to see whether the engines are equal.  ``progress`` is called with ``BuildStep``s and may
+    raise to stop.
 
     Returns the record that the sidecar holds.  Raises ``UsageError`` for a bad file or option, ``ModelError`` for
     an invalid model, ``DependencyError`` for a missing library or GPU, ``BuildError`` for a model that the back
     end refuses or that does not keep its promise.  Whatever fails, an existing ``output`` stays as it was.
     """
     source, target_path = readable_file(Path(model), "model"), Path(output)
-    chosen = options or BuildOptions()
     if source.resolve() == target_path.resolve():
         raise UsageError("the engine would overwrite the model", where=str(target_path), remedy="name another output")
+    chosen = options or BuildOptions()
+    feeds = open_feeds(data) if isinstance(data, str) else data
     maker = find_backend(backend)
     target = maker.target(chosen, find_gpus())
     # The ONNX library's own check first: it names the node of a type error that a parser may blame on the driver.
     facts = model_facts(load(source), source)
+    summary = None if drift is None else _summary_of(Path(drift), facts)
     with maker.parse(source) as parsed:
+        if feeds is not None and not chosen.profiles:
+            chosen = replace(chosen, profiles=profile_from(feeds, parsed.network.inputs, str(source)))
         check_network(parsed.network, chosen, target, str(source))
-        check_kept(parsed.network, facts)
-        if expect is not None:
-            check_lowered(parsed.network, expect, str(source))
-        if plan is not None:
-            check_plan(parsed.network, plan, str(source))
+        _prove(parsed.network, facts, expect, None if plan is None else Path(plan))
         with atomic_path(target_path) as scratch:
-            scratch.write_bytes(parsed.build(chosen, target, progress))
+            key = cache_key(facts, chosen, target, maker.name, maker.version)
+            reused = _make(scratch, parsed, chosen, target, progress, None if cache is None else Path(cache), key)
+            inspected = maker.inspect(scratch.read_bytes(), target)
+            if inspected is not None and expect is not None:
+                check_inspected(inspected, expect, str(source))
             record = EngineRecord(
                 tool_version=__version__,
                 backend=maker.name,
                 backend_version=maker.version,
                 source=facts,
-                engine=FileFacts(target_path.name, scratch.stat().st_size, sha256_of(scratch)),
+                engine=replace(file_facts(scratch), name=target_path.name),
                 capabilities=target.capabilities,
                 gpu=target.gpu.name if target.gpu else None,
                 system=this_system(),
@@ -71,8 +93,71 @@ def build(
                 outputs=parsed.network.outputs,
                 census=parsed.network.census,
                 expected=expect.value if expect else None,
+                plan=None if plan is None else file_facts(Path(plan)),
+                inspected=inspected,
+                drift=summary,
+                reused=reused,
                 warnings=parsed.warnings(),
             )
+            if rebuilds > 1:
+                again = partial(_build_again, maker, source, chosen, target, progress)
+                run = None if feeds is None or target.gpu is None else partial(_first_results, record, feeds)
+                record = replace(record, spread=measure_spread(scratch, again, rebuilds, run))
             # The sidecar first: an engine is never seen beside a sidecar of another engine.
-            save(record, sidecar_of(target_path))
+            records.save(record, sidecar_of(target_path))
     return record
+
+
+def _prove(network: Network, model: ModelFacts, expect: Format | None, plan: Path | None) -> None:
+    check_kept(network, model)
+    if expect is not None:
+        check_lowered(network, expect, model.path)
+    if plan is not None:
+        check_plan(network, promises_of(records.load(PrecisionPlan, plan), network), model.path)
+
+
+def _make(
+    path: Path,
+    parsed: ParsedModel,
+    options: BuildOptions,
+    target: Target,
+    progress: Progress | None,
+    cache: Path | None,
+    key: str,
+) -> bool:
+    """Write the engine to ``path``; return whether it came from the cache."""
+
+    def make(fresh: Path) -> None:
+        fresh.write_bytes(parsed.build(options, target, progress))
+
+    if cache is not None:
+        return BuildCache(cache).fetch_or_make(key, path, make)
+    make(path)
+    return False
+
+
+def _summary_of(path: Path, model: ModelFacts) -> DriftSummary:
+    report = records.load(DriftReport, path)
+    if [file.sha256 for file in report.candidate.files] != [file.sha256 for file in model.files]:
+        raise UsageError(
+            "the drift report is about another model",
+            where=str(path),
+            remedy=f"make one with 'mpdeploy verify REFERENCE {model.path} --data D --json'",
+        )
+    return DriftSummary(file_facts(path), report.verdict.passed, report.verdict.headline)
+
+
+def _build_again(
+    maker: Backend, source: Path, options: BuildOptions, target: Target, progress: Progress | None, path: Path
+) -> None:
+    with maker.parse(source) as parsed:  # anew: a parsed model is built once
+        path.write_bytes(parsed.build(options, target, progress))
+
+
+def _first_results(record: EngineRecord, feeds: Feeds, engine: Path) -> Feed:
+    from mpdeploy.engine.runner import EngineRunner
+
+    records.save(replace(record, engine=file_facts(engine)), sidecar_of(engine))
+    runner = EngineRunner(engine)
+    where, feed = next(feeds.labelled())
+    return runner.run(fit(feed, runner.inputs, where).feed)

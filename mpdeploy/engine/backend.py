@@ -49,3 +49,6 @@ class Backend(Protocol):
         Raises ``UsageError`` if the file is not an ONNX model, ``BuildError`` that names the node if this back
         end cannot take it: with a strongly typed parser that is a free check of the model's types.
         """
+
+    def inspect(self, engine: bytes, target: Target) -> dict[str, int] | None:
+        """Return how many outputs of the finished engine's layers are in each format; None without its GPU."""

@@ -67,7 +67,8 @@ class BuildOptions:
     ``capabilities`` are compute capabilities as integers (8.6 is 86), empty for the back end's default.
     ``workspace`` is in bytes, None for the builder's default; ``optimization_level`` is 0 to 5.  ``tf32``
     allows FP32 convolutions and products to round their operands to TF32; off, because a value that a plan
-    keeps in FP32 is there for its precision.
+    keeps in FP32 is there for its precision.  ``timing_cache`` is a file with measured kernels that the build reads
+    and adds to; it speeds builds up and decides nothing else.
     """
 
     profiles: tuple[Profile, ...] = ()
@@ -75,6 +76,7 @@ class BuildOptions:
     workspace: int | None = None
     optimization_level: int | None = None
     tf32: bool = False
+    timing_cache: str | None = None
     features: frozenset[Feature] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from mpdeploy.engine.network import Network
 from mpdeploy.errors import BuildError
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
+from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.facts import ModelFacts
 
 _SHOWN = 3  # culprits named in a message
@@ -38,6 +39,25 @@ def check_lowered(network: Network, expected: Format, where: str) -> None:
             where=where,
             remedy=_convert_first(expected),
         )
+
+
+def promises_of(plan: PrecisionPlan, network: Network) -> dict[str, Format]:
+    """Return the format that each value of the plan must have in the network, by the value's name there.
+
+    A low value that is also an output which stays FP32 for its readers bears the name ``OUTPUT_fp16``.
+    """
+    formats: dict[str, set[Format]] = {}
+    for decision in plan.decisions:
+        for name in decision.values:
+            formats.setdefault(name, set()).add(decision.format)
+    wide = {port.name for port in network.outputs if port.type == Format.FP32.value}
+    promised = {}
+    for name, chosen in formats.items():
+        if len(chosen) > 1:  # computed in one format, read in another: no single type to look for
+            continue
+        (kind,) = chosen
+        promised[f"{name}_{kind.value}" if name in wide and kind in LOW_FORMATS else name] = kind
+    return promised
 
 
 def check_plan(network: Network, promised: Mapping[str, Format], where: str) -> None:

@@ -109,6 +109,12 @@ def _target_of_this_machine(toolkit: Toolkit, options: BuildOptions, gpu: Gpu | 
 
 
 def _check_rtx_features(toolkit: Toolkit, options: BuildOptions, gpu: Gpu | None) -> None:
+    if options.timing_cache is not None:
+        raise UsageError(
+            f"{toolkit.title} has no timing cache: it measures nothing at build time",
+            where="--timing-cache",
+            remedy="leave it out; --cache DIR keeps whole engines, and kernels are compiled on the GPU at first use",
+        )
     for feature in sorted(options.features, key=lambda f: f.value):
         if feature in _RTX_LACKS:
             raise UsageError(

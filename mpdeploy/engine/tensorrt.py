@@ -9,6 +9,7 @@ from typing import Any
 
 from mpdeploy.engine.faults import build_fault, parse_fault
 from mpdeploy.engine.gpu import Gpu
+from mpdeploy.engine.inspector import inspect
 from mpdeploy.engine.messages import Inbox, capture, logger_for
 from mpdeploy.engine.monitor import PhaseTracker, Progress, monitor_for
 from mpdeploy.engine.network import Network, read_network
@@ -16,6 +17,7 @@ from mpdeploy.engine.options import BuildOptions, Feature, Profile
 from mpdeploy.engine.target import Target, choose_target
 from mpdeploy.engine.toolkit import Toolkit
 from mpdeploy.errors import DependencyError
+from mpdeploy.files import write_bytes
 
 _FLAGS = {
     Feature.STRIP_WEIGHTS: "STRIP_PLAN",
@@ -64,6 +66,12 @@ class TensorRtBackend:
             # The parser owns the weights that the network points to, so it lives as long as the model does.
             yield TensorRtModel(model, self.toolkit, builder, network, parser, inbox)
 
+    def inspect(self, engine: bytes, target: Target) -> dict[str, int] | None:
+        """Return the counts by TensorRT's own inspector; see ``Backend.inspect``."""
+        if target.gpu is None or target.gpu.capability not in target.capabilities:
+            return None
+        return inspect(self.toolkit, engine)
+
 
 @dataclass(frozen=True)
 class TensorRtModel:
@@ -91,10 +99,14 @@ class TensorRtModel:
         config = self._config(options)
         monitor = monitor_for(self.toolkit.module, tracker)
         config.progress_monitor = monitor
+        if options.timing_cache is not None:
+            _read_timings(config, Path(options.timing_cache))
         with tracker.interruptible():
             plan = self.builder.build_serialized_network(self.definition, config)
         if plan is None:
             raise build_fault(self.inbox.errors(), str(self.path))
+        if options.timing_cache is not None:
+            write_bytes(Path(options.timing_cache), bytes(config.get_timing_cache().serialize()))
         return memoryview(plan)
 
     def _config(self, options: BuildOptions) -> Any:
@@ -131,6 +143,12 @@ class TensorRtModel:
             set_range(port.name, found.min, found.opt, found.max)
         if config.add_optimization_profile(added) < 0:
             raise build_fault(self.inbox.errors(), str(self.path))
+
+
+def _read_timings(config: Any, path: Path) -> None:
+    stored = path.read_bytes() if path.is_file() else b""
+    # TensorRT leaves aside what was measured on another GPU or by another version.
+    config.set_timing_cache(config.create_timing_cache(stored), ignore_mismatch=True)
 
 
 def _last(inbox: Inbox) -> str:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import onnx.parser
 import pytest
 
@@ -68,3 +69,32 @@ def test_each_refusal_has_its_exit_code_and_one_line(model, tmp_path, words, cod
     assert done.stderr.count("\n") == 1
     assert engine.read_bytes() == b"an older engine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half.engine", "half.onnx"]
+
+
+def test_ranges_from_data_the_cache_and_rebuilds(model, tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    for rows in (2, 5):
+        np.savez(tmp_path / f"{rows}.npz", x=np.zeros((rows, 8), np.float32))
+    words = ("build", model, "--data", tmp_path, "--cache", tmp_path / "cache", "--rebuilds", "2")
+    first = mpdeploy(*words, "-o", tmp_path / "first.engine")
+    assert first.returncode == 0, first.stderr
+    assert "x:2x8:5x8:5x8" in first.stdout
+    assert "2 builds, 1 distinct" in first.stdout
+    second = mpdeploy(*words, "-o", tmp_path / "second.engine")
+    assert "build cache" in second.stdout
+    assert (tmp_path / "first.engine").read_bytes() == (tmp_path / "second.engine").read_bytes()
+
+
+def test_a_drift_report_belongs_to_its_model(model, tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    reference, data, drift = tmp_path / "fp32.onnx", tmp_path / "data.npz", tmp_path / "drift.json"
+    reference.write_bytes(onnx.parser.parse_model(HALF.replace("<to=10>", "<to=1>")).SerializeToString())
+    np.savez(data, x=np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32))
+    drift.write_text(mpdeploy("verify", reference, model, "--data", data, "--json").stdout)
+    words = ("-o", tmp_path / "half.engine", "--shapes", "x:1x8:4x8:8x8", "--drift", drift)
+    done = mpdeploy("build", model, *words, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["drift"]["passed"] is True
+    wrong = mpdeploy("build", reference, *words)
+    assert wrong.returncode == 2
+    assert "about another model" in wrong.stderr

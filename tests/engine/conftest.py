@@ -5,6 +5,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -39,6 +40,18 @@ def layer(tmp_path):
             onnx.save(model, path, save_as_external_data=True, location=f"{name}.data", size_threshold=0)
         else:
             onnx.save(model, path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def text_model(tmp_path):
+    """Return a function that writes a model given as text."""
+
+    def write(text, name="text.onnx") -> Path:
+        path = tmp_path / name
+        path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
         return path
 
     return write

@@ -108,15 +108,6 @@ def test_an_fp32_network_fails_where_half_was_expected(layer, tmp_path):
     assert not engine.exists()
 
 
-def test_a_broken_promise_of_the_plan_fails(layer, tmp_path):
-    engine = tmp_path / "model.engine"
-    build(layer(), engine, plan={"product": Format.FP16, "y": Format.FP32, "folded away": Format.FP32})
-    with pytest.raises(BuildError, match="'product' is fp16, planned bf16"):
-        build(layer(), engine, plan={"product": Format.BF16})
-    with pytest.raises(BuildError, match="no low-precision value of the plan is found"):
-        build(layer(), engine, plan={"another model": Format.FP16, "y": Format.FP32})
-
-
 def test_mixed_operand_types_are_refused_by_node(layer, tmp_path):
     with pytest.raises(ModelError, match="multiply"):
         build(layer(Format.FP16, stored=Format.FP32), tmp_path / "model.engine")

@@ -1,0 +1,64 @@
+"""What a finished engine computes in, by TensorRT's own inspector: it needs the GPU that the engine is for."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from mpdeploy.engine.messages import logger_for
+from mpdeploy.engine.toolkit import Toolkit
+from mpdeploy.errors import BuildError
+from mpdeploy.numerics.formats import LOW_FORMATS, Format
+
+# "BF16" before "FP16" and "FLOAT": the first that matches counts.
+_WORDS = (
+    (re.compile(r"\bBF(LOAT)?16\b", re.IGNORECASE), Format.BF16.value),
+    (re.compile(r"\b(FP16|FLOAT16|HALF)\b", re.IGNORECASE), Format.FP16.value),
+    (re.compile(r"\b(FP32|FLOAT32|FLOAT)\b", re.IGNORECASE), Format.FP32.value),
+)
+
+
+def inspect(toolkit: Toolkit, plan: bytes) -> dict[str, int]:
+    """Return how many outputs of the finished engine's layers are in each floating-point format.
+
+    Raises ``BuildError`` if TensorRT cannot load what it has just built.
+    """
+    trt = toolkit.module
+    runtime = trt.Runtime(logger_for(trt))
+    engine = runtime.deserialize_cuda_engine(plan)
+    if engine is None:
+        raise BuildError(f"{toolkit.title} cannot load the engine that it built", remedy="see 'mpdeploy doctor'")
+    inspector = engine.create_engine_inspector()
+    return formats_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+
+def formats_of(text: str) -> dict[str, int]:
+    """Return the counts from the inspector's JSON, in the form of TensorRT 10 or 11."""
+    counts = Counter[str]()
+    for layer in json.loads(text).get("Layers", ()):
+        if isinstance(layer, dict):  # a bare name says nothing of types
+            counts.update(kind for output in layer.get("Outputs", ()) for kind in _kinds(output))
+    return dict(sorted(counts.items()))
+
+
+def check_inspected(counts: dict[str, int], expected: Format, where: str) -> None:
+    """Raise ``BuildError`` if the engine has layers with known types, but none in the low format ``expected``."""
+    if expected in LOW_FORMATS and counts and expected.value not in counts:
+        have = ", ".join(f"{count} in {name}" for name, count in counts.items())
+        raise BuildError(
+            f"the engine came out without {expected.value}: of its layers' outputs, {have}",
+            where=where,
+            remedy="build it again with --opt-level 3 or more, and report it to the maker of TensorRT",
+        )
+
+
+def _kinds(output: Any) -> Iterator[str]:
+    if not isinstance(output, dict):
+        return
+    # TensorRT 10 tells layout and type in one text, 11 apart.
+    said = " ".join(str(text) for key, text in output.items() if "datatype" in key.lower().replace(" ", ""))
+    for pattern, kind in _WORDS:
+        if pattern.search(said):
+            yield kind
+            return

@@ -1,0 +1,45 @@
+"""Shape ranges from data: the smallest, the usual and the largest of what was seen."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from mpdeploy.engine.network import Port
+from mpdeploy.engine.options import Profile, Shape, ShapeRange
+from mpdeploy.errors import UsageError
+from mpdeploy.runtime.feeds import Feeds
+
+
+def profile_from(feeds: Feeds, inputs: Sequence[Port], where: str) -> tuple[Profile, ...]:
+    """Return one profile that covers every feed; none if no input is dynamic.
+
+    The shape to optimise for is, dimension by dimension, the most frequent one (of equally frequent ones the
+    largest).  Raises ``UsageError`` if a feed lacks a dynamic input or changes its rank; ``where`` names the model.
+    """
+    dynamic = [port for port in inputs if port.is_dynamic]
+    if not dynamic:
+        return ()
+    seen: dict[str, list[Shape]] = {port.name: [] for port in dynamic}
+    for label, feed in feeds.labelled():
+        for port in dynamic:
+            if port.name not in feed:
+                raise UsageError(
+                    f"the data lacks input '{port.name}', whose shape range is wanted",
+                    where=label,
+                    remedy="name the arrays as the model's inputs, or give --shapes",
+                )
+            array = feed[port.name]
+            seen[port.name].append(tuple(map(int, array.flatten())) if port.holds_shape else tuple(array.shape))
+    for port in dynamic:
+        if len({len(shape) for shape in seen[port.name]}) > 1:
+            raise UsageError(f"input '{port.name}' has arrays of different rank in the data", where=feeds.name)
+    return (Profile(tuple(_range_of(port.name, seen[port.name]) for port in dynamic)),)
+
+
+def _range_of(name: str, shapes: Sequence[Shape]) -> ShapeRange:
+    columns = [Counter(column) for column in zip(*shapes, strict=True)]
+    return ShapeRange(
+        name,
+        tuple(min(column) for column in columns),
+        tuple(max(column, key=lambda size: (column[size], size)) for column in columns),
+        tuple(max(column) for column in columns),
+    )
