@@ -50,7 +50,32 @@ class _Conversion:
                 self._cast_for(value, fp32, ir.DataType.FLOAT)
             else:
                 self._cast_for(value, low, self.low)
+        self._saturate()
         self._drop_idle_casts()
+
+    def _saturate(self) -> None:
+        """Limit the inputs of masked softmaxes, so that a row of -inf becomes a row of equal numbers."""
+        lowest: ir.Value | None = None
+        for group, decision in zip(self.groups.all, self.plan.decisions, strict=True):
+            if not decision.saturate:
+                continue
+            if lowest is None:
+                lowest = self._lowest()
+            node, scores = group.node, group.node.inputs[0]
+            limited = ir.node("Max", [scores, lowest], name=self.names.fresh_node(f"{node.name}_saturate"))
+            result = limited.outputs[0]
+            result.name = self.names.fresh(f"{node.name}_saturated")
+            result.type, result.shape = ir.TensorType(self.low), scores.shape if scores is not None else None
+            node.prepend(limited)
+            node.replace_input_with(0, result)
+
+    def _lowest(self) -> ir.Value:
+        precision = self.plan.precision
+        name = self.names.fresh(f"lowest_{precision.value}")
+        tensor = self._tensor(np.array(-precision.max, np.float32), name)
+        value = ir.Value(name=name, type=ir.TensorType(self.low), shape=ir.Shape([]), const_value=tensor)
+        self.model.graph.initializers[name] = value
+        return value
 
     def _readers(self) -> dict[ir.Value, tuple[list[Operand], list[Operand]]]:
         """For every value, the operands that read it in the low format, and those that read it in FP32."""

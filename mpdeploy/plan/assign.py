@@ -2,7 +2,8 @@
 
 Each group is labelled FP32 or low.  Some labels are given; the rest are chosen so that the fewest bytes are cast.
 A value that its producer makes in one format and some reader wants in the other is cast once, whatever the number
-of readers; a constant that both formats read is stored twice.  Two labels and a cost for each border make this a
+of readers; a constant costs what it adds to the file: half its size if somebody reads it in FP32, as much again if
+others read it low.  Two labels and a cost for each border make this a
 minimum s-t cut: Boykov, Veksler, Zabih, "Fast approximate energy minimization via graph cuts" (PAMI 2001); one
 auxiliary vertex says "some reader differs": Kohli, Ladicky, Torr, "Robust higher order potentials" (CVPR 2008).
 """
@@ -18,7 +19,10 @@ _FORBIDDEN = 2**30
 
 @dataclass(frozen=True)
 class Border:
-    """A value between groups: ``producer`` (None: a constant) and ``readers`` by index, ``cost`` in bytes."""
+    """A value between groups: ``producer`` (None: a constant) and ``readers`` by index.
+
+    ``cost`` is the value's size in FP32, in bytes.
+    """
 
     producer: int | None
     readers: tuple[int, ...]
@@ -74,12 +78,14 @@ class _Network:
                 self._forbidden += [(some_low, reader), (reader, some_fp32)]
 
     def _add_constant(self, readers: list[int], cost: int) -> None:
-        if len(readers) < 2:
-            return
-        some_fp32, some_low = self._new(), self._new()
-        self._edge(some_fp32, some_low, cost)
-        for reader in readers:
-            self._forbidden += [(reader, some_fp32), (some_low, reader)]
+        if len(readers) == 1:
+            self._edge(readers[0], self._SINK, cost // 2)
+        elif readers:
+            some_fp32, some_low = self._new(), self._new()
+            self._edge(some_fp32, self._SINK, cost // 2)
+            self._edge(some_fp32, some_low, cost // 2)
+            for reader in readers:
+                self._forbidden += [(reader, some_fp32), (some_low, reader)]
 
     def fp32_side(self) -> list[bool]:
         """Return for each group whether the minimum cut leaves it on the source's side."""

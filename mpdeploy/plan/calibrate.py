@@ -26,13 +26,15 @@ class InnerStats:
     """What an operator reached inside, over all samples.
 
     For sums: ``partial_sum`` bounds every partial sum, ``count`` is the most elements added into one.  For
-    normalisations: ``centred_square`` is the largest (x - mean)², ``variance`` the smallest variance.
+    normalisations: ``centred_square`` is the largest (x - mean)², ``variance`` the smallest variance.  For softmax:
+    ``row_maximum`` is the smallest maximum of a row (-infinity if a row held nothing finite).
     """
 
     partial_sum: float = 0.0
     count: int = 0
     centred_square: float = 0.0
     variance: float = float("inf")
+    row_maximum: float = float("inf")
 
     def merged(self, other: "InnerStats") -> "InnerStats":
         """Return what holds for both."""
@@ -41,6 +43,7 @@ class InnerStats:
             max(self.count, other.count),
             max(self.centred_square, other.centred_square),
             min(self.variance, other.variance),
+            min(self.row_maximum, other.row_maximum),
         )
 
 
@@ -62,7 +65,12 @@ def calibrate(model: ir.Model, feeds: Iterable[Feed], where: str, data: str) -> 
     probes: dict[str, list[ir.Node]] = {}
     for node in all_nodes(model):
         source = node.inputs[0] if node.inputs else None
-        if source is not None and is_float(source) and kind_of(node) in (Kind.SUM, Kind.NORM) and is_standard(node):
+        if (
+            source is not None
+            and is_float(source)
+            and kind_of(node) in (Kind.SUM, Kind.NORM, Kind.SOFTMAX)
+            and is_standard(node)
+        ):
             probes.setdefault(str(source.name), []).append(node)
     names = [str(v.name) for v in model.graph.inputs if is_float(v)]
     names += [str(v.name) for node in model.graph for v in node.outputs if is_float(v) and v.type is not None]
@@ -84,6 +92,9 @@ def calibrate(model: ir.Model, feeds: Iterable[Feed], where: str, data: str) -> 
 
 def inner_stats(node: ir.Node, array: NDArray[Any]) -> InnerStats | None:
     """Return what a summing or normalising node reaches inside on one input; None if its axes are unknown."""
+    if kind_of(node) is Kind.SOFTMAX:
+        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
+        return InnerStats(row_maximum=float(array.max(axis=axis).min())) if array.size and array.ndim else None
     axes = reduced_axes(node, array.ndim)
     if axes is None or not array.size or not np.isfinite(array).all():
         return None

@@ -3,7 +3,7 @@
 import fnmatch
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -20,6 +20,7 @@ from mpdeploy.plan.assign import Border, assign
 from mpdeploy.plan.calibrate import Calibration
 from mpdeploy.plan.evidence import Evidence, gather
 from mpdeploy.plan.groups import ONNX_TYPE, Group, Groups, build, is_constant, is_float
+from mpdeploy.plan.masks import Masks, find_masks
 from mpdeploy.plan.policy import Policy
 from mpdeploy.plan.reasons import Code, Reason
 from mpdeploy.plan.record import DataSource, Decision, PrecisionPlan, WeightLoss
@@ -84,14 +85,22 @@ def make_plan(
         notes.append(error.what)
     groups = build(model, low)
     evidence = gather(model, groups, low, policy, calibration)
-    pins = _pins(evidence, keep)
+    masks = find_masks(evidence) if policy.hazards else Masks()
+    pins = _pins(evidence, keep, masks)
     chosen = _assign(groups, pins, low_io=low_io)
+    decisions = []
+    for group, is_low in zip(groups.all, chosen, strict=True):
+        decision = _decision(group, is_low, pins, low)
+        if is_low and id(group) in masks.saturated:
+            reason = Reason(Code.MASK, "a row masked everywhere stays uniform")
+            decision = replace(decision, code=reason.code.value, reason=str(reason), saturate=True)
+        decisions.append(decision)
     plan = PrecisionPlan(
         precision=low,
         policy=policy.name.value,
         model=source_digest,
         opset=opset_of(model, ""),
-        decisions=tuple(_decision(g, is_low, pins, low) for g, is_low in zip(groups.all, chosen, strict=True)),
+        decisions=tuple(decisions),
         weights=ledger(evidence, chosen),
         data=DataSource(calibration.data, calibration.samples) if calibration.samples else None,
         low_io=low_io,
@@ -131,7 +140,7 @@ def digest(model: ir.Model) -> str:
     return hashlib.sha256(skeleton).hexdigest()
 
 
-def _pins(evidence: Evidence, keep: Keep) -> dict[int, Reason]:
+def _pins(evidence: Evidence, keep: Keep, masks: Masks) -> dict[int, Reason]:
     """Return the groups, by ``id``, that must be FP32, each with its first reason."""
     pins: dict[int, Reason] = {}
     for group in evidence.groups.all:
@@ -145,10 +154,12 @@ def _pins(evidence: Evidence, keep: Keep) -> dict[int, Reason]:
         producer = evidence.groups.producer.get(value)
         about = Reason(reason.code, f"'{value.name}': {reason.text}")
         for group in ([producer] if producer is not None else []) + evidence.groups.consumers.get(value, []):
+            if (value, id(group)) in masks.excused:
+                continue
             # An assumption keeps an operator in FP32, but not the arithmetic that low precision is for.
             if not (evidence.bounds_of(value).assumed and kind_of(group.node) is Kind.HEAVY):
                 pins.setdefault(id(group), about)
-    for group, reason in rules.group_reasons(evidence):
+    for group, reason in rules.group_reasons(evidence, masks.excused):
         pins.setdefault(id(group), reason)
     return pins
 

@@ -9,6 +9,7 @@ class Code(Enum):
 
     HEAVY = "MP001"
     HARMLESS = "MP002"
+    MASK = "MP003"
     RANGE_MEASURED = "MP101"
     RANGE_BOUND = "MP102"
     CONSTANT_RANGE = "MP103"
@@ -41,6 +42,7 @@ class Code(Enum):
 _TITLES = {
     Code.HEAVY: "arithmetic that pays in low precision",
     Code.HARMLESS: "nothing speaks against low precision",
+    Code.MASK: "masked scores, saturated before the softmax",
     Code.RANGE_MEASURED: "range: measured on data",
     Code.RANGE_BOUND: "range: by its bounds",
     Code.CONSTANT_RANGE: "range: a stored number",

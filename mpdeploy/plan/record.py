@@ -12,6 +12,7 @@ class Decision:
 
     ``node`` names the operator (with ``:operands`` where only some of its operands are meant), ``values`` the
     float values that it computes in this format.  ``code`` is stable, ``reason`` its evidence in words.
+    ``saturate``: the input is first limited to the format's lowest number, so that a mask of -inf leaves no NaN.
     """
 
     node: str
@@ -20,6 +21,7 @@ class Decision:
     format: Format
     code: str
     reason: str
+    saturate: bool = False
 
 
 @dataclass(frozen=True)

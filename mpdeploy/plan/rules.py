@@ -4,7 +4,7 @@ A *value* that low precision cannot hold is FP32, and so is every operator that 
 would go wrong inside is FP32, whatever its inputs and outputs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 import onnx_ir as ir
 
@@ -16,8 +16,10 @@ from mpdeploy.plan.reasons import Code, Reason
 
 ValueRule = Callable[[Evidence, ir.Value], Reason | None]
 GroupRule = Callable[[Evidence, Group], Reason | None]
+Excused = Set[tuple[ir.Value, int]]
 
 _LOSS_LIMIT = 0.01  # relative: far over rounding, far under what anybody would accept
+_GUARDS = frozenset({"Add", "Sub", "Max", "Clip", "Where"})
 _ADDING = frozenset({"Add", "Sub", "Sum"})
 _OUTWARD = frozenset({("Clip", 1), ("Clip", 2), ("Max", 0), ("Max", 1), ("Min", 0), ("Min", 1)})
 
@@ -64,6 +66,9 @@ def reciprocal(evidence: Evidence, value: ir.Value) -> Reason | None:
     if not readers:
         return None
     smallest = evidence.low.smallest_normal
+    guard = _vanishing_guard(evidence, value)
+    if guard is not None:
+        return Reason(Code.EPSILON, f"{guard:.3g} keeps {readers[0].node.op_type} '{readers[0].node.name}' from zero")
     stats, bounds = evidence.stats_of(value), evidence.bounds_of(value)
     if bounds.low > 0 or bounds.high < 0:
         least = bounds.away_from_zero
@@ -77,6 +82,19 @@ def reciprocal(evidence: Evidence, value: ir.Value) -> Reason | None:
         return None
     node = readers[0].node
     return Reason(Code.RECIPROCAL, f"{node.op_type} '{node.name}' reads magnitudes down to {least:.3g}")
+
+
+def _vanishing_guard(evidence: Evidence, value: ir.Value) -> float | None:
+    """Return the small constant that keeps a value away from zero, if the format cannot hold it."""
+    node = value.producer()
+    if node is None or node.op_type not in _GUARDS:
+        return None
+    for operand in node.inputs:
+        facts = evidence.constants.get(operand) if operand is not None else None
+        tiny = facts is not None and 0 < facts.loss.absmax < evidence.low.smallest_normal
+        if facts is not None and tiny and facts.loss.worst_relative > _LOSS_LIMIT:
+            return facts.loss.absmax
+    return None
 
 
 def _reads_reciprocal(group: Group, value: ir.Value) -> bool:
@@ -98,11 +116,11 @@ def _small_power(node: ir.Node, index: int) -> bool:
     return exponent is not None and exponent < 1
 
 
-def constants(evidence: Evidence, group: Group) -> Reason | None:
+def constants(evidence: Evidence, group: Group, excused: Excused) -> Reason | None:
     """A stored tensor that the operator reads and that the format cannot hold well enough for this use."""
     for operand in group.consumes:
         facts = evidence.constants.get(operand.value)
-        if facts is None or not isinstance(operand.user, ir.Node):
+        if facts is None or not isinstance(operand.user, ir.Node) or (operand.value, id(group)) in excused:
             continue
         loss, name, low = facts.loss, operand.value.name, evidence.low
         outward = (operand.user.op_type, operand.index) in _OUTWARD
@@ -110,6 +128,8 @@ def constants(evidence: Evidence, group: Group) -> Reason | None:
             return Reason(Code.CONSTANT_RANGE, f"'{name}' holds {loss.absmax:.6g}, {low.value} ends at {low.max:.6g}")
         if facts.integral and loss.absmax > low.max_exact_integer and loss.worst_relative > 0 and not outward:
             return Reason(Code.INTEGER, f"'{name}' holds whole numbers up to {loss.absmax:.6g}")
+        if loss.size == 1 and operand.user.op_type in _ADDING:
+            continue  # an epsilon: it matters where the sum is divided by or rooted, see `reciprocal`
         forgiving = kind_of(operand.user) in (Kind.HEAVY, Kind.MOVE) or operand.user.op_type in _ADDING
         if operand.user.op_type == "BatchNormalization":
             continue  # its parameters work together: see `inner`
@@ -151,7 +171,7 @@ def _is_proved(evidence: Evidence, group: Group) -> bool:
 
 
 VALUE_RULES: tuple[ValueRule, ...] = (range_of_value, integers, vanishing, reciprocal)
-GROUP_RULES: tuple[GroupRule, ...] = (constants, attributes, inner_reason, policy_list)
+GROUP_RULES: tuple[GroupRule, ...] = (attributes, inner_reason, policy_list)
 
 
 def value_reasons(evidence: Evidence) -> Iterator[tuple[ir.Value, Reason]]:
@@ -167,12 +187,15 @@ def value_reasons(evidence: Evidence) -> Iterator[tuple[ir.Value, Reason]]:
                 break
 
 
-def group_reasons(evidence: Evidence) -> Iterator[tuple[Group, Reason]]:
-    """Yield every group that must stay FP32 for reasons of its own, with the first that says so."""
-    rules = GROUP_RULES if evidence.policy.hazards else (constants,)
+def group_reasons(evidence: Evidence, excused: Excused) -> Iterator[tuple[Group, Reason]]:
+    """Yield every group that must stay FP32 for reasons of its own, with the first that says so.
+
+    ``excused`` holds the pairs of a value and a group's ``id`` that a mask excuses (see ``masks``).
+    """
+    rules = GROUP_RULES if evidence.policy.hazards else ()
     for group in evidence.groups.all:
+        reason = constants(evidence, group, excused)
         for rule in rules:
-            reason = rule(evidence, group)
-            if reason is not None:
-                yield group, reason
-                break
+            reason = reason or rule(evidence, group)
+        if reason is not None:
+            yield group, reason
