@@ -7,12 +7,18 @@ if TYPE_CHECKING:
     from mpdeploy.conversion.api import convert as convert
     from mpdeploy.engine.api import build as build
     from mpdeploy.session.model import load as load
+    from mpdeploy.verification.api import verify as verify
 
 __version__ = "0.1.0"
 
 # Loaded on first use, so that `import mpdeploy` costs nothing.
-_HOMES = {"build": "mpdeploy.engine.api", "convert": "mpdeploy.conversion.api", "load": "mpdeploy.session.model"}
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+_HOMES = {
+    "build": "mpdeploy.engine.api",
+    "convert": "mpdeploy.conversion.api",
+    "load": "mpdeploy.session.model",
+    "verify": "mpdeploy.verification.api",
+}
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,9 +22,9 @@ from mpdeploy.report.write import write_report
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
 from mpdeploy.runtime.runner import input_specs
-from mpdeploy.verify.api import verify
-from mpdeploy.verify.budget import Budget
-from mpdeploy.verify.record import DriftReport
+from mpdeploy.verification.api import verify
+from mpdeploy.verification.budget import Budget
+from mpdeploy.verification.record import DriftReport
 
 if TYPE_CHECKING:
     from mpdeploy.source.loading import LoadedModule

@@ -6,7 +6,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "mpdeploy"
 
 GROUND = {"errors", "files", "records"}
-GRAPH_SIDE = ["numerics", "graph", "runtime", "plan", "conversion", "verify", "engine", "report", "bundle"]
+GRAPH_SIDE = ["numerics", "graph", "runtime", "plan", "conversion", "verification", "engine", "report", "bundle"]
 MAY_IMPORT = {room: GROUND | set(GRAPH_SIDE[: i + 1]) for i, room in enumerate(GRAPH_SIDE)}
 MAY_IMPORT["amp"] = GROUND | {"numerics", "amp"}
 MAY_IMPORT["train"] = GROUND | {"numerics", "amp", "train"}
@@ -29,7 +29,7 @@ HOMES = {
     "jinja2": {"report"},
     "rich": {"cli", "report"},
     "click": {"cli"},
-    "scipy": {"plan", "numerics", "verify"},
+    "scipy": {"plan", "numerics", "verification"},
 }
 
 

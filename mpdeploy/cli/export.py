@@ -54,7 +54,7 @@ def command(
     """
     from mpdeploy import pipeline
     from mpdeploy.numerics.formats import Format
-    from mpdeploy.verify.budget import parse_budget
+    from mpdeploy.verification.budget import parse_budget
 
     formats = tuple(Format(p) for p in dict.fromkeys(precisions or ("fp16",)))
     wishes = pipeline.Wishes(

@@ -154,7 +154,7 @@ def _document(file: Path) -> Outcome:
     from mpdeploy.engine.record import EngineRecord, sidecar_of
     from mpdeploy.plan.record import PrecisionPlan
     from mpdeploy.report.record import Report
-    from mpdeploy.verify.record import DriftReport
+    from mpdeploy.verification.record import DriftReport
 
     path = sidecar_of(file) if sidecar_of(file).is_file() else file
     kinds: dict[str, type[Any]] = {

@@ -34,8 +34,8 @@ def command(reference: Path, candidate: Path, data: str, budget: str | None, fol
     from mpdeploy.report.record import report_of
     from mpdeploy.report.write import write_report
     from mpdeploy.runtime.feeds import open_feeds
-    from mpdeploy.verify.api import verify
-    from mpdeploy.verify.budget import parse_budget
+    from mpdeploy.verification.api import verify
+    from mpdeploy.verification.budget import parse_budget
 
     limits = parse_budget(budget) if budget is not None else None
     feeds = open_feeds(data)

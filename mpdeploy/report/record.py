@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mpdeploy.verify.record import DriftReport
+from mpdeploy.verification.record import DriftReport
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.report import words
 from mpdeploy.report.pictures import TONES, Distribution, distribution
 from mpdeploy.report.record import Report
-from mpdeploy.verify.budget import Metric
-from mpdeploy.verify.record import DriftReport
-from mpdeploy.verify.verdict import Check
+from mpdeploy.verification.budget import Metric
+from mpdeploy.verification.record import DriftReport
+from mpdeploy.verification.verdict import Check
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from mpdeploy.numerics.formats import Format
 from mpdeploy.report.record import EngineRow, Fact, PlanRow, PlanTable, Report
 from mpdeploy.runtime.facts import FileFacts, ModelFacts
 from mpdeploy.runtime.runner import Execution
-from mpdeploy.verify.budget import default_budget
-from mpdeploy.verify.record import DataFacts, DriftReport
-from mpdeploy.verify.verdict import judge
+from mpdeploy.verification.budget import default_budget
+from mpdeploy.verification.record import DataFacts, DriftReport
+from mpdeploy.verification.verdict import judge
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.numerics.formats import Format
-from mpdeploy.verify.budget import Limit, Metric, default_budget, parse_budget
+from mpdeploy.verification.budget import Limit, Metric, default_budget, parse_budget
 
 
 def test_limits_are_read_and_written_alike():

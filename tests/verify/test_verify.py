@@ -10,10 +10,10 @@ from mpdeploy.graph import io
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.runtime.feeds import feeds_of
 from mpdeploy.runtime.ort import OrtRunner
-from mpdeploy.verify.api import verify
-from mpdeploy.verify.budget import parse_budget
-from mpdeploy.verify.record import DriftReport
-from mpdeploy.verify.verdict import judge
+from mpdeploy.verification.api import verify
+from mpdeploy.verification.budget import parse_budget
+from mpdeploy.verification.record import DriftReport
+from mpdeploy.verification.verdict import judge
 
 node = helper.make_node
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.runtime.facts import ModelFacts
 from mpdeploy.runtime.runner import Execution
-from mpdeploy.verify.budget import Budget
-from mpdeploy.verify.verdict import Verdict
+from mpdeploy.verification.blame import Blame
+from mpdeploy.verification.budget import Budget
+from mpdeploy.verification.noise import Noise
+from mpdeploy.verification.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class DriftReport:
     """The result of ``verify``, readable a year later.
 
     ``reference_run`` and ``candidate_run`` say how the numbers were obtained; ``notes`` what else a reader should
-    know.  ``created`` is a UTC time in ISO 8601, ``seconds`` what the comparison took.
+    know.  ``created`` is a UTC time in ISO 8601, ``seconds`` what the comparison took.  ``noise`` is the
+    reference's own, ``blame`` the drift inside the models; empty and None if nobody asked.
     """
 
     reference: ModelFacts
@@ -39,4 +42,6 @@ class DriftReport:
     created: str
     seconds: float
     tool: str
+    noise: tuple[Noise, ...] = ()
+    blame: Blame | None = None
     schema: str = "mpdeploy.drift/1"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.runtime.runner import Execution
-from mpdeploy.verify.budget import Budget, Limit, Metric
+from mpdeploy.verification.budget import Budget, Limit, Metric
+from mpdeploy.verification.noise import Noise, loudest
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class Reason:
     """Why a candidate fails: a stable code, the output, a sentence, and for a limit the value that breaks it.
 
     V101 broken elements · V102 infinities moved · V103 the reference gives NaN · V104 constant · V105 frozen ·
-    V106 shape · V107 missing · V108 nothing to compare · V201 over a limit · V202 a limit on nothing · V301 the
-    run is no evidence.
+    V106 shape · V107 missing · V108 nothing to compare · V201 over a limit · V202 a limit on nothing · V203 a limit
+    below the reference's own noise · V301 the run is no evidence.
     """
 
     code: str
@@ -47,7 +48,13 @@ class Verdict:
     checks: tuple[Check, ...]
 
 
-def judge(outputs: Sequence[OutputDrift], missing: Sequence[str], budget: Budget, candidate: Execution) -> Verdict:
+def judge(
+    outputs: Sequence[OutputDrift],
+    missing: Sequence[str],
+    budget: Budget,
+    candidate: Execution,
+    noise: Sequence[Noise] = (),
+) -> Verdict:
     """Return the verdict on a candidate's outputs; ``missing`` names those of the reference that it lacks.
 
     Raises ``UsageError`` if the budget names an output that does not exist.
@@ -59,6 +66,7 @@ def judge(outputs: Sequence[OutputDrift], missing: Sequence[str], budget: Budget
     if not any(output.elements or output.shape_fault for output in outputs):
         reasons.append(Reason("V108", "", "no output held a single value on the data"))
     reasons += [_over(check) for check in checks if not check.holds]
+    reasons += [drowned for check in checks if not check.holds and (drowned := _drowned(check, noise)) is not None]
     if budget.strict:
         reasons += _idle(budget, checks)
     if not candidate.evidence:
@@ -143,6 +151,24 @@ def _over(check: Check) -> Reason:
     said = f"{check.measured:.4g}" if check.measured is not None else "not finite"
     text = f"{check.limit.metric.value} of output '{check.output}' is {said}, the limit is {check.limit}"
     return Reason("V201", check.output, text, check.measured, str(check.limit))
+
+
+def _drowned(check: Check, noise: Sequence[Noise]) -> Reason | None:
+    """The remark that the reference itself, run in another way, would break a limit, too."""
+    own = loudest(noise, check.output)
+    if own is None:
+        return None
+    value = {
+        Metric.COSINE: own.cosine,
+        Metric.NORM_RELATIVE: own.norm_relative,
+        Metric.WORST_SAMPLE: own.worst_sample,
+        Metric.MAX_ABS: own.max_abs,
+        Metric.MATCH: own.match,
+    }.get(check.limit.metric)
+    if value is None or check.limit.holds(value):
+        return None
+    text = f"the reference itself, {own.way}, has {check.limit.metric.value} {value:.4g} in '{check.output}'"
+    return Reason("V203", check.output, f"{text}: no candidate can hold {check.limit}", value, str(check.limit))
 
 
 def _finite(value: float) -> float | None:

@@ -1,0 +1,51 @@
+"""Inside the models: the drift of every value, who is to blame, and a repair that was tried."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mpdeploy.graph.scope import all_nodes
+from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime.feeds import Feeds
+from mpdeploy.runtime.inner import InnerRun
+from mpdeploy.runtime.pairs import pair_values
+from mpdeploy.verification.blame import Blame, culprits_of, first_broken
+from mpdeploy.verification.budget import Budget
+from mpdeploy.verification.compare import compare
+from mpdeploy.verification.layers import measure_layers
+from mpdeploy.verification.repair import Trial, find_repair, recipe_of
+from mpdeploy.verification.subject import Subject, opened
+from mpdeploy.verification.verdict import judge
+
+
+def blame_on(ours: Subject, theirs: Subject, feeds: Feeds) -> Blame:
+    """Return the drift of every value along the graph, and the culprits; one pass over the data."""
+    pairs, unpaired = pair_values(ours.model, theirs.model)
+    run = InnerRun(ours.model, theirs.model, pairs, (str(ours.path), str(theirs.path)))
+    layers = measure_layers(run, pairs, feeds)
+    broken = first_broken(layers)
+    inside = sum(len(n.outputs) for n in all_nodes(ours.model)) - sum(len(n.outputs) for n in ours.model.graph)
+    return Blame(
+        layers=layers,
+        culprits=culprits_of(layers, theirs.plan),
+        first_broken=broken.value if broken else "",
+        unpaired=len(unpaired),
+        hidden=inside,
+    )
+
+
+def repair_of(blame: Blame, ours: Subject, theirs: Subject, feeds: Feeds, budget: Budget) -> Blame:
+    """Return the blame with a repair, tried by converting and verifying again, if there can be one."""
+    if theirs.coarsest is Format.FP32 or ours.coarsest is not Format.FP32 or not blame.culprits:
+        return blame
+    operators = {node.op_type for node in all_nodes(ours.model)}
+    recipe = recipe_of(ours.path, theirs.coarsest.value, theirs.plan, feeds, operators)
+
+    def examine(path: Path) -> Trial:
+        trial = opened(path)
+        measured = compare(ours.runner, trial.runner, feeds, trial.coarsest.unit_roundoff)
+        verdict = judge(measured.outputs, measured.missing, budget, trial.runner.describe())
+        errors = [o.norm_relative for o in measured.outputs if not o.exact and o.elements]
+        error = None if None in errors else max((e for e in errors if e is not None), default=0.0)
+        return Trial(verdict.passed, error, None if verdict.passed else blame_on(ours, trial, feeds))
+
+    return replace(blame, repair=find_repair(recipe, blame, examine))

@@ -1,0 +1,157 @@
+"""A list of nodes to keep in FP32 that brings a candidate back within its budget, found by trying."""
+
+import contextlib
+import glob
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpdeploy import records
+from mpdeploy.conversion.api import convert, plan_path_of
+from mpdeploy.errors import MpdeployError
+from mpdeploy.plan.record import PrecisionPlan
+from mpdeploy.runtime.feeds import Feeds, open_feeds
+from mpdeploy.verification.blame import Blame, Culprit, Repair, upstream
+from mpdeploy.verification.layers import Layer
+
+ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the candidate was converted, or would be: the source, and the flags of `mpdeploy convert`."""
+
+    source: Path
+    precision: str
+    policy: str | None = None
+    data: Feeds | None = None
+    low_io: bool = False
+    keep: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+    def command(self, nodes: Sequence[str]) -> str:
+        """Return the command line that converts so and keeps these nodes in FP32, too."""
+        words = ["mpdeploy", "convert", str(self.source), "-o", "repaired.onnx", "--precision", self.precision]
+        words += ["--policy", self.policy] if self.policy else []
+        words += ["--data", self.data.name] if self.data else []
+        words += ["--low-io"] if self.low_io else []
+        for operator in self.operators:
+            words += ["--op-fp32", operator]
+        for pattern in (*self.keep, *map(glob.escape, nodes)):
+            words += ["--keep-fp32", pattern]
+        return shlex.join(words)
+
+    def convert(self, output: Path, nodes: Sequence[str]) -> PrecisionPlan:
+        """Convert to ``output``, keeping these nodes in FP32, too, and return the plan."""
+        convert(
+            self.source,
+            output,
+            precision=self.precision,
+            policy=self.policy,
+            data=self.data,
+            low_io=self.low_io,
+            op_fp32=self.operators,
+            keep_fp32=(*self.keep, *map(glob.escape, nodes)),
+        )
+        return records.load(PrecisionPlan, plan_path_of(output))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What verifying a trial conversion came to: within budget, the largest norm-relative error, the blame if not."""
+
+    passed: bool
+    error: float | None
+    blame: Blame | None
+
+
+def recipe_of(source: Path, precision: str, plan: PrecisionPlan | None, feeds: Feeds, operators: set[str]) -> Recipe:
+    """Return how a candidate came about by its plan; without one, a conversion with the defaults.
+
+    ``operators`` are the operator types of the source: a plan lists nodes and types that were kept side by side.
+    """
+    if plan is None:
+        return Recipe(source, precision)
+    data = None
+    if plan.data is not None:
+        data = feeds if feeds.name == plan.data.name else None
+        if data is None:
+            with contextlib.suppress(MpdeployError):  # the data of old are gone: plan without
+                data = open_feeds(plan.data.name)
+    return Recipe(
+        source=source,
+        precision=precision,
+        policy=plan.policy or None,
+        data=data,
+        low_io=plan.low_io,
+        keep=tuple(k for k in plan.keep if k not in operators),
+        operators=tuple(k for k in plan.keep if k in operators),
+    )
+
+
+def find_repair(recipe: Recipe, blame: Blame, examine: Callable[[Path], Trial]) -> Repair | None:
+    """Return the nodes to keep in FP32, found by converting, verifying and blaming again until the budget holds.
+
+    None if there is nobody to blame.  If ``ROUNDS`` do not suffice the last attempt comes back as not passed.
+    """
+    repair: Repair | None = None
+    keep: dict[str, None] = {}
+    with tempfile.TemporaryDirectory(prefix="mpdeploy-") as folder:
+        output = Path(folder) / "repaired.onnx"
+        known = _keepable(recipe.convert(output, ()))
+        for number in range(1, ROUNDS + 1):
+            fresh = [node for node in _next(blame, keep) if node in known]
+            if not fresh:
+                return repair
+            keep.update(dict.fromkeys(fresh))
+            plan = recipe.convert(output, tuple(keep))
+            trial = examine(output)
+            repair = Repair(
+                nodes=tuple(keep),
+                command=recipe.command(tuple(keep)),
+                passed=trial.passed,
+                error=trial.error,
+                low=plan.low_count,
+                operators=len(plan.decisions),
+                rounds=number,
+            )
+            if trial.passed or trial.blame is None:
+                return repair
+            blame = trial.blame
+    return repair
+
+
+def _next(blame: Blame, keep: dict[str, None]) -> list[str]:
+    """What to keep next: what the culprits name, or, if that is kept already, ever more of what they read."""
+    fresh = [node for culprit in blame.culprits for node in culprit.keep if node not in keep]
+    if fresh:
+        return list(dict.fromkeys(fresh))
+    by_partner = {layer.partner: layer for layer in blame.layers}
+    frontier = [layer for layer in blame.layers if _is_named(layer, blame.culprits)]
+    seen: set[str] = set()
+    while frontier:
+        fresh = [node for node in upstream(frontier, by_partner) if node not in keep]
+        if fresh:
+            return list(dict.fromkeys(fresh))
+        sources = dict.fromkeys(_unseen(frontier, seen))
+        frontier = [by_partner[source] for source in sources if source in by_partner]
+    return []
+
+
+def _unseen(layers: Sequence[Layer], seen: set[str]) -> Iterator[str]:
+    for layer in layers:
+        for source in layer.sources:
+            if source not in seen:
+                seen.add(source)
+                yield source
+
+
+def _is_named(layer: Layer, culprits: Sequence[Culprit]) -> bool:
+    return any(layer.value == culprit.value for culprit in culprits)
+
+
+def _keepable(plan: PrecisionPlan) -> set[str]:
+    names = {decision.node for decision in plan.decisions}
+    return names | {name.rpartition(":")[0] for name in names if ":" in name}
