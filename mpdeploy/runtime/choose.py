@@ -26,6 +26,5 @@ def other_ways(model: ir.Model, where: str) -> Iterator[tuple[str, Runner]]:
 
     In exact arithmetic all would agree.  Each is made when it is asked for.
     """
-    yield "a second run", truthful_runner(model, where)
-    yield "one thread", truthful_runner(model, where, threads=1)
-    yield "operators not fused", truthful_runner(model, where, fused=False)
+    yield "in one thread", truthful_runner(model, where, threads=1)
+    yield "with operators not fused", truthful_runner(model, where, fused=False)

@@ -1,11 +1,16 @@
 """Model files under test."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+from mpdeploy import records
+from mpdeploy.conversion.api import convert, plan_path_of
+from mpdeploy.plan.record import PrecisionPlan
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 LOW = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
@@ -64,3 +69,52 @@ def samples():
     """100 samples for ``mlp`` with labels."""
     rng = np.random.default_rng(11)
     return {"x": rng.standard_normal((100, 16)).astype(np.float32), "labels": rng.integers(0, 4, 100)}
+
+
+@pytest.fixture
+def case_a4(write):
+    """A4, then A9: a LayerNorm of primitive operators whose square overflows FP16, then an L2 norm that does, too."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], name="mean", axes=[-1]),
+        helper.make_node("Sub", ["x", "mean"], ["d"], name="sub"),
+        helper.make_node("Pow", ["d", "two"], ["d2"], name="pow"),
+        helper.make_node("ReduceMean", ["d2"], ["var"], name="var", axes=[-1]),
+        helper.make_node("Add", ["var", "eps"], ["ve"], name="add"),
+        helper.make_node("Sqrt", ["ve"], ["sd"], name="sqrt"),
+        helper.make_node("Div", ["d", "sd"], ["q"], name="div"),
+        helper.make_node("MatMul", ["q", "w"], ["z"], name="matmul"),
+        helper.make_node("ReduceL2", ["z"], ["n"], name="l2", axes=[-1]),
+        helper.make_node("Div", ["z", "n"], ["y"], name="normal"),
+    ]
+    w = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32) * 2000
+    constants = {"two": np.float32(2), "eps": np.float32(1e-5), "w": w}
+    return write(
+        "a4", nodes, {"x": ["N", 64]}, {"y": ["N", 64]}, [numpy_helper.from_array(v, k) for k, v in constants.items()]
+    )
+
+
+@pytest.fixture
+def spread():
+    """Three feeds for ``case_a4``; only the last has a large spread."""
+    rng = np.random.default_rng(0)
+    return [{"x": (rng.standard_normal((1, 64)) * scale).astype(np.float32)} for scale in (1.0, 3.0, 600.0)]
+
+
+@pytest.fixture
+def all_low():
+    """Return a function: FP32 model -> the same with every operator that may be low made low, as a bad plan does."""
+
+    def convert_all(source, precision="fp16"):
+        target = source.with_name(f"{source.stem}_{precision}.onnx")
+        convert(source, target, precision=precision)
+        plan = records.load(PrecisionPlan, plan_path_of(target))
+        low = tuple(
+            dataclasses.replace(d, format=plan.precision) if d.code not in ("MP301", "MP302") else d
+            for d in plan.decisions
+        )
+        edited = target.with_suffix(".edited.json")
+        records.save(dataclasses.replace(plan, decisions=low), edited)
+        convert(source, target, precision=precision, plan=edited)
+        return target
+
+    return convert_all
