@@ -25,6 +25,7 @@ from mpdeploy.amp.refusals import parameters_of, refuse_unfit
 from mpdeploy.amp.result import Skip, StepResult
 from mpdeploy.amp.rollback import BufferKeeper
 from mpdeploy.amp.scaling import ScaleState
+from mpdeploy.amp.slots import Slots
 from mpdeploy.amp.state import check_state
 from mpdeploy.amp.watch import Watch
 from mpdeploy.errors import UsageError
@@ -70,6 +71,7 @@ class Engine:
             round_weights(model, self._optimizers, weights)
         self._momentum = Momentum(self._optimizers, TORCH_DTYPES[self.config.momentum])
         self._names = {id(self._masters.master_of(p)): name for name, p in model.named_parameters()}
+        self._slots = Slots(model)
         self._buffers, self._watch = BufferKeeper(model), Watch(model)
         self._mid_step = False
         self._streak = 0
@@ -157,16 +159,12 @@ class Engine:
 
         At a level without masters its weights are widened to FP32 for the time.
         """
-        low = [] if self.config.masters else [p for p in self._model.parameters() if p.dtype != torch.float32]
-        held = [parameter.data for parameter in low]
-        for parameter in low:
-            parameter.data = parameter.data.float()
-        try:
-            with self._masters.in_place_of_low():
-                yield
-        finally:
-            for parameter, data in zip(low, held, strict=True):
-                parameter.data = data
+        others = self._masters.stand_ins
+        if not self.config.masters:
+            low = [p for p in self._model.parameters() if p.dtype != torch.float32]
+            others = {id(p): nn.Parameter(p.detach().float()) for p in low}
+        with self._slots.holding(others):
+            yield
 
     def named_weights(self) -> dict[str, torch.Tensor]:
         """Return what training moves, by name: FP32 masters or the parameters themselves, floating-point buffers."""

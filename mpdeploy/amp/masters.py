@@ -3,8 +3,7 @@
 An update smaller than half an ulp of a BF16 or FP16 weight would round away; in the FP32 master it adds up.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -12,7 +11,7 @@ from torch.optim import Optimizer
 
 # Their few weights scale and shift what the statistics were taken of; torch's kernels take them in FP32 beside
 # a low-precision input, and nothing is gained by rounding them.
-_KEPT_FP32 = (
+KEPT_FP32 = (
     nn.modules.batchnorm._NormBase,
     nn.LayerNorm,
     nn.GroupNorm,
@@ -62,17 +61,10 @@ class MasterWeights:
         if self._pairs:
             torch._foreach_copy_([low for low, _ in self._pairs], [master for _, master in self._pairs])
 
-    @contextlib.contextmanager
-    def in_place_of_low(self) -> Iterator[None]:
-        """Let the model hold the masters themselves while the context lasts: no copy, no rounding."""
-        held = [low.data for low, _ in self._pairs]
-        for low, master in self._pairs:
-            low.data = master.data
-        try:
-            yield
-        finally:
-            for (low, _), data in zip(self._pairs, held, strict=True):
-                low.data = data
+    @property
+    def stand_ins(self) -> dict[int, nn.Parameter]:
+        """The masters by the ids of the model's parameters that they stand behind."""
+        return self._by_parameter
 
     def _split(self, parameter: nn.Parameter, optimizer: Optimizer, dtype: torch.dtype) -> nn.Parameter:
         master = nn.Parameter(parameter.detach().to(torch.float32, copy=True))
@@ -96,7 +88,7 @@ def round_weights(model: nn.Module, optimizers: Sequence[Optimizer], dtype: torc
 def _to_round(model: nn.Module) -> list[nn.Parameter]:
     kept = set()
     for module in model.modules():
-        if isinstance(module, _KEPT_FP32):
+        if isinstance(module, KEPT_FP32):
             for parameter in module.parameters(recurse=False):
                 parameter.data = parameter.data.float()  # in case the whole model was given in low precision
                 kept.add(id(parameter))

@@ -32,7 +32,8 @@ class Telemetry:
     """Looks closely at every ``interval``-th step, and tells ``sink`` of these and of every skip or scale change.
 
     Hand it to the engine as its ``observer``.  A look takes samples of each parameter's gradient, evenly spread,
-    and the range of each module's output.  ``first_step`` is the number of the first step, after a resumption.
+    and the range of each module's output.  ``place`` returns the step's number and the skips
+    before it, where somebody else counts them.
     """
 
     def __init__(
@@ -42,13 +43,12 @@ class Telemetry:
         sink: Sink,
         *,
         interval: int = INTERVAL,
-        first_step: int = 0,
-        skips: int = 0,
+        place: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         if interval < 1:
             raise UsageError(f"telemetry every {interval} steps", remedy="choose an interval of at least 1")
         self._model, self._format, self._sink, self._interval = model, judged, sink, interval
-        self._step, self._skips = first_step, skips
+        self._place, self._step, self._skips = place, 0, 0
         self._losses: list[torch.Tensor] = []
         self._meter: RangeMeter | None = None
         self._looking = contextlib.ExitStack()
@@ -57,6 +57,8 @@ class Telemetry:
     def begin_step(self) -> None:
         """Start a close look if this step is due for one."""
         self._losses, self._gradients, self._meter = [], [], None
+        if self._place:
+            self._step, self._skips = self._place()
         if self._step % self._interval == 0:
             self._meter = RangeMeter(self._model)
             self._looking.enter_context(self._meter.watching())

@@ -1,56 +1,97 @@
 """`mpdeploy train`: train a recipe with mixed precision and save a checkpoint."""
 
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from mpdeploy.amp.levels import Level
+from mpdeploy.amp.levels import Level, level_words
 from mpdeploy.cli.outcome import Outcome, result_options
-from mpdeploy.cli.progress import note, track
+from mpdeploy.cli.progress import note
+from mpdeploy.cli.training import train_to_the_end
+from mpdeploy.errors import UsageError
 
 
 @click.command("train")
 @click.argument("recipe", type=click.Path(path_type=Path))
-@click.option(
-    "--precision",
-    type=click.Choice([level.value for level in Level]),
-    help="Precision level; the recipe's own by default.",
-)
+@click.option("--precision", type=click.Choice(level_words()), help="Precision level; the recipe's own by default.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted training in the folder stopped.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write to  [runs/RECIPE].")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Decides all randomness.")
 @click.option("--epochs", type=click.IntRange(min=1), help="Passes over the data; the recipe's own by default.")
+@click.option(
+    "--save-every", type=click.IntRange(min=1), default=1000, show_default=True,
+    help="Steps between saved states; each epoch's end is saved, too.",
+)  # fmt: skip
+@click.option("--keep", type=click.IntRange(min=1), default=1, show_default=True, help="How many states to keep.")
+@click.option(
+    "--look-every", type=click.IntRange(min=1), default=100, show_default=True,
+    help="Steps between close looks of the telemetry.",
+)  # fmt: skip
+@click.option("--report", is_flag=True, help="Write training.html, a picture of the telemetry.")
+@click.option("--tensorboard", is_flag=True, help="Write TensorBoard events, too, into tensorboard/.")
+@click.option(
+    "--sharding", type=click.Choice(["ddp", "fsdp"]), default="ddp", show_default=True,
+    help="How the processes of torchrun share the model.",
+)  # fmt: skip
 @result_options
 def command(
-    recipe: Path, precision: str | None, resume: bool, output: Path | None, seed: int, epochs: int | None
+    recipe: Path,
+    precision: str | None,
+    resume: bool,
+    output: Path | None,
+    seed: int,
+    epochs: int | None,
+    save_every: int,
+    keep: int,
+    look_every: int,
+    report: bool,
+    tensorboard: bool,
+    sharding: str,
 ) -> Outcome:
     """Train RECIPE, a Python file that defines `recipe`, and write model.pt into the output folder.
 
-    Beside it: heldout/ and calibration/, examples as .npz feeds for --data, and resume.pt.
+    Beside it: best.pt, the checkpoint of the best epoch; heldout/ and calibration/, examples as .npz feeds for
+    --data; telemetry.jsonl, what the training measured; states/ to --resume from.
+
+    Several processes: torchrun --nproc-per-node 2 -m mpdeploy train RECIPE
     """
     # torch is slow to import; --help need not wait for it.
+    from mpdeploy.train.handover import BEST, CALIBRATION, CHECKPOINT, HELD_OUT
     from mpdeploy.train.loading import MODELS, load_recipe
-    from mpdeploy.train.loop import CALIBRATION, CHECKPOINT, HELD_OUT, Settings, Training
+    from mpdeploy.train.loop import TELEMETRY, Settings, Training
+    from mpdeploy.train.tensorboard import tensorboard_sink
+    from mpdeploy.train.world import Sharding, join
 
     loaded = load_recipe(recipe)
-    level = Level(precision) if precision else loaded.recipe.level
-    settings = Settings(level, epochs or loaded.recipe.epochs, seed)
+    level = Level.named(precision) if precision else loaded.recipe.level
+    settings = Settings(level, epochs or loaded.recipe.epochs, seed, save_every, keep, look_every, Sharding(sharding))
     folder = output or Path("runs") / loaded.name
-    training = Training(loaded, folder, settings, resume=resume)
-    note(f"training {loaded.name} in {level.value}, {training.steps_left} of {training.total_steps} steps")
-    for step in track(training.steps(), f"{loaded.name} {level.value}", total=training.steps_left):
-        if step.result.skipped:
-            note(
-                f"step {step.step} skipped: {step.result.skipped.value}; "
-                f"loss scale {step.result.scale_before:g} → {step.result.scale_after:g}"
-            )
-    record = training.finish()
+    world = join()
+    try:
+        sink = tensorboard_sink(folder / "tensorboard") if tensorboard and world.leads else None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", RuntimeWarning)
+            training = Training(loaded, folder, settings, resume=resume, world=world, sink=sink)
+        if world.leads:
+            for warning in caught:
+                note(f"warning: {warning.message}")
+            note(f"training {loaded.name} in {level.value}, {training.steps_left} of {training.total_steps} steps")
+            note(f"{level.value}: {level.config}")
+        train_to_the_end(training, f"{loaded.name} {level.value}", world)
+        record = training.finish()
+    finally:
+        world.leave()
     paths = {
         "checkpoint": str(folder / CHECKPOINT),
+        "best": str(folder / BEST),
         "heldout": str(folder / HELD_OUT),
         "calibration": str(folder / CALIBRATION),
+        "telemetry": str(folder / TELEMETRY),
     }
+    if report and world.leads:
+        paths["report"] = str(_write_report(folder / TELEMETRY, folder / "training.html"))
 
     def show() -> None:
         metric = "not finite" if record.metric is None else f"{record.metric:.4f}"
@@ -58,8 +99,24 @@ def command(
             f"{paths['checkpoint']}: {record.metric_name} {metric} on held-out examples, {level.value}, "
             f"{record.steps_applied} steps applied, {record.steps_skipped} skipped"
         )
+        if "report" in paths:
+            print(f"report: {paths['report']}")
         # What lies in models/ is found by export itself; any other recipe must be pointed at.
         at_home = recipe.resolve() == (MODELS / recipe.name).resolve()
         print(f"next: mpdeploy export {paths['checkpoint']}" + ("" if at_home else f" --recipe {recipe}"))
 
-    return Outcome({**paths, "record": asdict(record)}, show)
+    if not world.leads:
+        return Outcome(None, lambda: None)
+    return Outcome({**paths, "configuration": str(level.config), "record": asdict(record)}, show)
+
+
+def _write_report(telemetry: Path, page: Path) -> Path:
+    from mpdeploy.files import write_text
+    from mpdeploy.report.training import training_page
+    from mpdeploy.train.telemetry_file import read_telemetry
+
+    header, lines = read_telemetry(telemetry)
+    if not lines:
+        raise UsageError("the telemetry holds no steps", where=str(telemetry), remedy="train at least one step")
+    write_text(page, training_page(header, lines))
+    return page

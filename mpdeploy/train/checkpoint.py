@@ -11,6 +11,7 @@ import torch
 from mpdeploy import records
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.files import atomic_path, readable_file
+from mpdeploy.numerics.telemetry import ModuleRange
 from mpdeploy.train.loading import RecipeId
 from mpdeploy.train.specs import TensorSpec
 
@@ -28,7 +29,9 @@ class EpochRecord:
 class CheckpointRecord:
     """Where a checkpoint comes from.
 
-    ``metric`` is the value on held-out examples of the very weights in the checkpoint, evaluated in FP32.
+    ``metric`` is the value on held-out examples of the very weights in the checkpoint, evaluated in FP32, and
+    ``ranges`` are what the modules' outputs reached meanwhile.  ``ema_decay`` tells that the weights are an
+    average over the training.
     """
 
     recipe: RecipeId
@@ -42,6 +45,8 @@ class CheckpointRecord:
     steps_applied: int
     steps_skipped: int
     history: tuple[EpochRecord, ...]
+    ranges: tuple[ModuleRange, ...]
+    ema_decay: float | None
     mpdeploy_version: str
     torch_version: str
     schema: str = "mpdeploy.checkpoint/1"

@@ -22,6 +22,10 @@ class Batch:
     inputs: tuple[torch.Tensor, ...]
     labels: torch.Tensor
 
+    def to(self, device: torch.device) -> "Batch":
+        """Return the batch on a device."""
+        return Batch(tuple(value.to(device) for value in self.inputs), self.labels.to(device))
+
 
 class Examples(Protocol):
     """A set of examples that knows its size and makes a batch of any of them."""

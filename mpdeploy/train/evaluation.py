@@ -25,12 +25,13 @@ def mean_score(
 
     None where the mean is not finite.  The model's mode is what it was before.
     """
+    device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     try:
         total = 0.0
         for indices in in_order(len(examples), size):
-            batch = examples.batch(indices)
+            batch = examples.batch(indices).to(device)
             total += float(score(in_fp32(model(*batch.inputs)), batch.labels).double().sum())
     finally:
         model.train(was_training)

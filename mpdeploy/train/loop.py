@@ -6,37 +6,49 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.optim.lr_scheduler import LRScheduler
+from torch import nn
 
-from mpdeploy import __version__
-from mpdeploy.amp.engine import Engine
 from mpdeploy.amp.levels import Level
+from mpdeploy.amp.observer import StepObserver
 from mpdeploy.amp.result import StepResult
+from mpdeploy.amp.telemetry import INTERVAL, Sink, Telemetry, format_judged
 from mpdeploy.errors import UsageError
-from mpdeploy.train.checkpoint import Checkpoint, CheckpointRecord, EpochRecord, save_checkpoint
-from mpdeploy.train.data import Batch, shuffled, write_feeds
-from mpdeploy.train.evaluation import in_fp32, mean_score
+from mpdeploy.numerics.telemetry import StepLine, TelemetryHeader
+from mpdeploy.train.assembly import assemble, load_data
+from mpdeploy.train.checkpoint import CheckpointRecord, EpochRecord, save_checkpoint
+from mpdeploy.train.data import Batch, shuffled
+from mpdeploy.train.evaluation import in_fp32
+from mpdeploy.train.handover import BEST, CHECKPOINT, checkpoint_of, hand_over_feeds
 from mpdeploy.train.loading import LoadedRecipe, blamed_on
-from mpdeploy.train.resume import Configuration, Position, load_state, save_state
+from mpdeploy.train.measuring import measure
+from mpdeploy.train.randomness import Randomness
+from mpdeploy.train.states import Configuration, Position
+from mpdeploy.train.stores import store_for
+from mpdeploy.train.telemetry_file import TelemetryFile
+from mpdeploy.train.world import Sharding, World
 
-CHECKPOINT = "model.pt"
-RESUME = "resume.pt"
-CALIBRATION = "calibration"
-HELD_OUT = "heldout"
-
-_CALIBRATION_EXAMPLES = 256
-_HELD_OUT_EXAMPLES = 2048
-_KEPT_EXAMPLES = 4
+TELEMETRY = "telemetry.jsonl"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user decides about one training."""
+    """What a user decides about one training.
+
+    States to resume from are saved after each epoch and every ``save_every`` steps; the newest ``keep`` stay.
+    Every ``look_every`` steps telemetry looks closely.
+    """
 
     level: Level
     epochs: int
     seed: int = 0
+    save_every: int = 1000
+    keep: int = 1
+    look_every: int = INTERVAL
+    sharding: Sharding = Sharding.DDP
+
+    def __post_init__(self) -> None:
+        if min(self.epochs, self.save_every, self.keep, self.look_every) < 1:
+            raise UsageError("epochs, saved states and intervals are counted from 1", remedy="give larger numbers")
 
 
 @dataclass(frozen=True)
@@ -50,38 +62,59 @@ class Step:
 
 
 class Training:
-    """One training of a recipe into ``folder``.
+    """One training of a recipe into ``folder``, in one process or, in a ``world`` of several, together.
 
-    Iterate over ``steps()`` to train, then call ``finish()``.  After each epoch `resume.pt` holds all that is
-    needed to go on from there; with ``resume`` the training does.  The weights, the order of the examples and
-    torch's random numbers follow from the seed alone; torch's own generator is left as it was found.
+    Iterate over ``steps()`` to train, then call ``finish()``.  The newest state in `states/` holds all that is
+    needed to go on from there; with ``resume`` the training does, and ends bit for bit like one that was never
+    stopped.  The weights, the order of the examples and all random numbers follow from the seed alone; the
+    caller's random numbers are left as they were found.  ``sink`` is told what the telemetry file is told.
 
     Raises ``UsageError`` if the folder cannot be written, or there is nothing fitting to resume.
     """
 
-    def __init__(self, loaded: LoadedRecipe, folder: Path, settings: Settings, *, resume: bool = False) -> None:
-        recipe = loaded.recipe
-        self._loaded, self._folder, self._settings = loaded, folder, settings
-        self._configuration = Configuration(
-            loaded.id, settings.level.value, settings.seed, settings.epochs, recipe.batch_size
+    def __init__(
+        self,
+        loaded: LoadedRecipe,
+        folder: Path,
+        settings: Settings,
+        *,
+        resume: bool = False,
+        world: World = World(),  # noqa: B008 - immutable
+        sink: Sink | None = None,
+    ) -> None:
+        recipe, config = loaded.recipe, settings.level.config
+        self._loaded, self._folder, self._settings, self._world = loaded, folder, settings, world
+        self._sink = sink
+        configuration = Configuration(
+            loaded.id,
+            settings.level.value,
+            settings.seed,
+            settings.epochs,
+            recipe.batch_size,
+            world.size,
+            settings.sharding.value,
         )
-        with blamed_on(loaded.path, "when it loads its data"):
-            self._data = recipe.data()
-            self._check_data()
-        with blamed_on(loaded.path, "when it builds the model"), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            self._model = recipe.model().train()
-            optimizer = recipe.optimizer(self._model)
-            self._random = torch.get_rng_state()
-        self._engine = Engine(self._model, optimizer, settings.level)
-        self._schedule: LRScheduler | None = recipe.schedule(optimizer, self.total_steps) if recipe.schedule else None
+        self._data = load_data(loaded)
+        self._randomness = Randomness(settings.seed)
         self._position = Position()
-        if resume:
-            self._position, state = load_state(folder / RESUME, self._configuration)
+        self._store = store_for(folder, configuration, settings.keep, world, settings.sharding)
+        saved = self._store.newest() if resume else None
+        self._assembly = assemble(
+            loaded, config, self.total_steps, self._randomness, world, settings.sharding, self._observer
+        )
+        if world.rank:
+            # Built alike, but from here on each draws its own: dropout must not be the same everywhere.
+            self._randomness = Randomness(settings.seed, world.rank)
+        if saved:
+            self._position, state = self._store.load(saved, self._state())
             self._restore(state)
-        else:
-            # Also finds out before the work that the folder cannot be written.
-            self._save()
+        header = TelemetryHeader(loaded.name, str(config), format_judged(config).value, settings.look_every)
+        self._telemetry_file = (
+            TelemetryFile(folder / TELEMETRY, header, self._position.telemetry_bytes) if world.leads else None
+        )
+        if not saved:
+            self._store.forget()
+            self.save()  # also finds out before the work that the folder cannot be written
 
     @property
     def total_steps(self) -> int:
@@ -92,111 +125,121 @@ class Training:
     @property
     def steps_left(self) -> int:
         """Steps that ``steps()`` has still to go."""
-        return self.total_steps - self._position.steps_applied - self._position.steps_skipped
+        return self.total_steps - self._position.steps
+
+    @property
+    def skipped(self) -> int:
+        """Steps skipped so far."""
+        return self._position.skipped
 
     def steps(self) -> Iterator[Step]:
         """Train to the end, yielding each step as it is done."""
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self._random)
+        with self._randomness.active():
             for epoch in range(len(self._position.history), self._settings.epochs):
-                losses = []
-                skipped = 0
                 for batch in self._batches(epoch):
                     step = self._step(epoch, batch)
-                    if step.result.applied:
-                        losses.append(step.loss)
-                    else:
-                        skipped += 1
+                    if self._position.steps % self._settings.save_every == 0:
+                        self.save()
                     yield step
-                self._end_epoch(losses, skipped)
+                self._end_epoch()
+
+    def save(self) -> None:
+        """Save the present state, to resume from."""
+        if self._telemetry_file:
+            self._position = replace(self._position, telemetry_bytes=self._telemetry_file.bytes)
+        self._store.save(self._position, self._state())
 
     def finish(self) -> CheckpointRecord:
         """Write `model.pt`, `calibration/` and `heldout/`; return the checkpoint's record."""
-        recipe, position = self._loaded.recipe, self._position
-        kept = self._data.held_out.batch(range(min(_KEPT_EXAMPLES, len(self._data.held_out))))
-        record = CheckpointRecord(
-            recipe=self._loaded.id,
-            inputs=recipe.inputs,
-            outputs=recipe.outputs,
-            level=self._settings.level.value,
-            seed=self._settings.seed,
-            epochs=self._settings.epochs,
-            metric_name=recipe.metric.name,
-            metric=position.history[-1].metric,
-            steps_applied=position.steps_applied,
-            steps_skipped=position.steps_skipped,
-            history=position.history,
-            mpdeploy_version=__version__,
-            torch_version=str(torch.__version__),
+        _, measured = measure(self._assembly, self._loaded, self._data, self._world)
+        settings = self._settings
+        checkpoint = checkpoint_of(
+            self._loaded, self._data, settings.level.value, settings.seed, settings.epochs, self._position, measured
         )
-        examples = dict(zip((spec.name for spec in recipe.inputs), kept.inputs, strict=True))
-        size = recipe.batch_size
-        for name, source, limit in (
-            (CALIBRATION, self._data.train, _CALIBRATION_EXAMPLES),
-            (HELD_OUT, self._data.held_out, _HELD_OUT_EXAMPLES),
-        ):
-            write_feeds(self._folder / name, recipe.inputs, source, size=size, limit=limit)
-        weights = self._engine.state_dict()["model"]
-        save_checkpoint(Checkpoint(weights, examples, record), self._folder / CHECKPOINT)
-        return record
+        if self._world.leads:
+            hand_over_feeds(self._folder, self._loaded, self._data)
+            save_checkpoint(checkpoint, self._folder / CHECKPOINT)
+        self._world.wait()
+        return checkpoint.record
 
     def _batches(self, epoch: int) -> Iterator[Batch]:
-        train = self._data.train
-        size = self._loaded.recipe.batch_size
-        for indices in shuffled(len(train), size, seed=self._settings.seed, epoch=epoch):
-            yield train.batch(indices)
+        train, size = self._data.train, self._loaded.recipe.batch_size
+        order = shuffled(len(train), size, seed=self._settings.seed, epoch=epoch)
+        for indices in order[self._position.batches :]:
+            yield train.batch(self._world.share(indices)).to(self._world.device)
 
     def _step(self, epoch: int, batch: Batch) -> Step:
-        recipe, position = self._loaded.recipe, self._position
+        recipe, parts, position = self._loaded.recipe, self._assembly, self._position
         with blamed_on(self._loaded.path, "in a training step"):
-            with self._engine.forward():
-                outputs = self._model(*batch.inputs)
+            with parts.engine.forward():
+                outputs = parts.call(*batch.inputs)
             loss = recipe.loss(in_fp32(outputs), batch.labels)
-            self._engine.backward(loss)
-        result = self._engine.step(clip_norm=recipe.clip_norm)
-        number = position.steps_applied + position.steps_skipped
+            parts.engine.backward(loss)
+        result = parts.engine.step(clip_norm=recipe.clip_norm)
+        if parts.ema:
+            parts.ema.update(result)
+        mean = self._world.mean(float(loss.detach()))
         if result.applied:
-            self._position = replace(position, steps_applied=position.steps_applied + 1)
-            if self._schedule:
-                self._schedule.step()
+            if parts.schedule:
+                parts.schedule.step()
+            total = None if position.epoch_loss is None else position.epoch_loss + mean
+            total = total if total is not None and math.isfinite(total) else None
+            self._position = replace(position, epoch_loss=total, applied=position.applied + 1)
         else:
-            self._position = replace(position, steps_skipped=position.steps_skipped + 1)
-        return Step(epoch, number, float(loss.detach()), result)
+            self._position = replace(position, epoch_skipped=position.epoch_skipped + 1, skipped=position.skipped + 1)
+        self._position = replace(self._position, batches=position.batches + 1)
+        return Step(epoch, position.steps, mean, result)
 
-    def _end_epoch(self, losses: list[float], skipped: int) -> None:
-        recipe = self._loaded.recipe
-        with blamed_on(self._loaded.path, "when it is evaluated"), self._engine.full_precision():
-            metric = mean_score(self._model, self._data.held_out, recipe.metric.score, recipe.batch_size)
-        mean = math.fsum(losses) / len(losses) if losses else None
-        record = EpochRecord(mean, metric, skipped)
-        self._position = replace(self._position, history=(*self._position.history, record))
-        self._random = torch.get_rng_state()
-        self._save()
+    def _end_epoch(self) -> None:
+        position, better = self._position, self._loaded.recipe.metric.better
+        metric, measured = measure(self._assembly, self._loaded, self._data, self._world)
+        counted = position.batches - position.epoch_skipped
+        mean = position.epoch_loss / counted if position.epoch_loss is not None and counted else None
+        earlier = [record.metric for record in position.history]
+        history = (*position.history, EpochRecord(mean, metric, position.epoch_skipped))
+        self._position = replace(position, history=history, batches=0, epoch_loss=0.0, epoch_skipped=0)
+        if self._world.leads and all(better(metric, other) for other in earlier):
+            settings, epoch = self._settings, len(history)
+            best = checkpoint_of(
+                self._loaded, self._data, settings.level.value, settings.seed, epoch, self._position, measured
+            )
+            save_checkpoint(best, self._folder / BEST)
+        self.save()
 
-    def _save(self) -> None:
-        state: dict[str, Any] = {"engine": self._engine.state_dict(), "random": self._random}
-        if self._schedule:
-            state["schedule"] = self._schedule.state_dict()
-        save_state(self._folder / RESUME, self._configuration, self._position, state)
+    def _observer(self, model: nn.Module) -> StepObserver | None:
+        if not self._world.leads:
+            return None
+        return Telemetry(
+            model,
+            format_judged(self._settings.level.config),
+            self._tell,
+            interval=self._settings.look_every,
+            place=lambda: (self._position.steps, self._position.skipped),
+        )
+
+    def _tell(self, line: StepLine) -> None:
+        if self._telemetry_file:
+            self._telemetry_file.write(line)
+        if self._sink:
+            self._sink(line)
+
+    def _state(self) -> dict[str, Any]:
+        parts = self._assembly
+        state: dict[str, Any] = {
+            "engine": parts.engine.state_dict(),
+            "random": self._world.gather(self._randomness.state_dict()),
+        }
+        if parts.schedule:
+            state["schedule"] = parts.schedule.state_dict()
+        if parts.ema:
+            state["average"] = parts.ema.state_dict()
+        return state
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._engine.load_state_dict(state["engine"])
-        self._random = state["random"]
-        if self._schedule:
-            self._schedule.load_state_dict(state["schedule"])
-
-    def _check_data(self) -> None:
-        recipe = self._loaded.recipe
-        for what, examples in (("training", self._data.train), ("held-out", self._data.held_out)):
-            if not len(examples):
-                raise UsageError(f"the recipe has no {what} examples", where=str(self._loaded.path))
-            sizes: dict[str, int] = {}
-            batch = examples.batch(range(min(recipe.batch_size, len(examples))))
-            if len(batch.inputs) != len(recipe.inputs):
-                raise UsageError(
-                    f"{len(batch.inputs)} arrays of {what} examples for {len(recipe.inputs)} inputs",
-                    where=str(self._loaded.path),
-                )
-            for spec, value in zip(recipe.inputs, batch.inputs, strict=True):
-                dtype = str(value.dtype).removeprefix("torch.")
-                spec.check(dtype, tuple(value.shape), sizes, where=str(self._loaded.path))
+        parts = self._assembly
+        parts.engine.load_state_dict(state["engine"])
+        self._randomness.load_state_dict(state["random"][self._world.rank])
+        if parts.schedule:
+            parts.schedule.load_state_dict(state["schedule"])
+        if parts.ema:
+            parts.ema.load_state_dict(state["average"])

@@ -37,6 +37,12 @@ class Metric:
     score: Callable[[Any, torch.Tensor], torch.Tensor]
     higher_is_better: bool = True
 
+    def better(self, value: float | None, other: float | None) -> bool:
+        """Return whether ``value`` is better than ``other``; None, which stands for not finite, is never better."""
+        if value is None or other is None:
+            return other is None and value is not None
+        return value > other if self.higher_is_better else value < other
+
 
 def _top1(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (logits.argmax(-1) == labels).float()
@@ -53,7 +59,8 @@ class Recipe:
     ``inputs`` in order and returns a tensor, or a tuple of them, named by ``outputs``.  ``loss(outputs, labels)``
     returns a scalar; it sees FP32 outputs, outside autocast.  ``optimizer(model)`` may group parameters;
     ``schedule(optimizer, steps)`` returns a scheduler that is stepped after each applied step.  ``clip_norm``
-    bounds the gradient's 2-norm.  Raises ``UsageError`` for contradictions.
+    bounds the gradient's 2-norm.  With ``ema_decay`` an average of the weights is kept, measured and handed over.
+    Raises ``UsageError`` for contradictions.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -67,6 +74,7 @@ class Recipe:
     batch_size: int
     level: Level = Level.BF16_MIXED
     clip_norm: float | None = None
+    ema_decay: float | None = None
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
 
     def __post_init__(self) -> None:

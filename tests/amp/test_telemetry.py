@@ -79,18 +79,23 @@ def test_the_activations_of_every_module_are_told():
 
 def test_skips_and_scale_changes_are_told_between_looks():
     model = nn.Linear(4, 1)
-    lines = run(model, Level.FP16_MIXED, [1e-3, 1e-3, math.inf, math.inf, 1e-3, 1e-3], interval=4, first_step=8)
+    lines = run(model, Level.FP16_MIXED, [1e-3, 1e-3, math.inf, math.inf, 1e-3, 1e-3], interval=4)
     assert [(line.step, line.sample is not None, line.skipped, line.skips, line.streak) for line in lines] == [
-        (8, True, False, 0, 0),
-        (10, False, True, 1, 1),
-        (11, False, True, 2, 2),
-        (12, True, False, 2, 0),
+        (0, True, False, 0, 0),
+        (2, False, True, 1, 1),
+        (3, False, True, 2, 2),
+        (4, True, False, 2, 0),
     ]
     assert [line.scale_after for line in lines] == [65536, 32768, 16384, 16384]
     assert lines[1].loss is None
     assert lines[3].grad_norm > 0
     for line in lines:
         assert records.from_json(StepLine, records.to_json(line), "here") == line
+
+
+def test_somebody_else_may_count_the_steps():
+    (line,) = run(nn.Linear(4, 1), Level.FP16_MIXED, [math.inf], place=lambda: (8, 3))
+    assert (line.step, line.skips) == (8, 4)
 
 
 def test_it_changes_nothing_and_leaves_no_hooks():

@@ -25,7 +25,7 @@ def test_a_users_recipe_trains_into_runs_by_default(mlp, tmp_path, capsys, monke
     assert out.endswith(f"next: mpdeploy export runs/my_mlp/model.pt --recipe {mlp}\n")
     assert "training my_mlp in bf16-mixed, 15 of 15 steps" in err
     assert {p.name for p in (tmp_path / "runs" / "my_mlp").iterdir()} == {
-        "model.pt", "resume.pt", "heldout", "calibration"
+        "model.pt", "best.pt", "states", "heldout", "calibration", "telemetry.jsonl"
     }  # fmt: skip
     assert torch.load("runs/my_mlp/model.pt", weights_only=True)["weights"]["0.weight"].dtype == torch.float32
 

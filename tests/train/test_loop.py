@@ -96,7 +96,7 @@ def test_only_the_same_configuration_is_resumed(mlp, tmp_path):
         run(mlp, folder, Settings(Level.FP32, 1), resume=True)
     Training(load_recipe(mlp), folder, Settings(Level.FP32, 2))
     for other, says in [
-        (Settings(Level.BF16_MIXED, 2), "had level fp32, this one has bf16-mixed"),
+        (Settings(Level.BF16_MIXED, 2), "had precision fp32, this one has bf16-mixed"),
         (Settings(Level.FP32, 3), "had epochs 2, this one has 3"),
         (Settings(Level.FP32, 2, seed=1), "had seed 0, this one has 1"),
     ]:
@@ -118,7 +118,7 @@ def test_a_schedule_stands_still_on_skipped_steps(mlp, tmp_path):
     training = Training(load_recipe(mlp), tmp_path / "run", Settings(Level.FP16_MIXED, 1))
     rates = []
     for step in training.steps():
-        rates.append((step.result.applied, training._schedule.get_last_lr()[0]))
+        rates.append((step.result.applied, training._assembly.schedule.get_last_lr()[0]))
     skipped = [rate for applied, rate in rates if not applied]
     assert skipped
     assert set(skipped) == {rates[0][1]}

@@ -1,0 +1,141 @@
+"""States of a training whose parameters are spread over processes: a folder that each process writes its part of."""
+
+import contextlib
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+
+from mpdeploy import records
+from mpdeploy.errors import UsageError
+from mpdeploy.train.checkpoint import load_tensors, save_tensors
+from mpdeploy.train.shard_reader import SafeReader
+from mpdeploy.train.states import Configuration, Position, StateRecord, refuse_other, state_name
+from mpdeploy.train.stores import STATES, newest_or_refuse, remove_old
+from mpdeploy.train.world import World
+
+_MARK = "\0shard"  # stands in a state's tree, with a path and a shape, for a tensor that is in shards
+
+
+class Shards:
+    """States as folders: sharded tensors by torch.distributed.checkpoint, all else in one file for each process."""
+
+    def __init__(self, folder: Path, configuration: Configuration, keep: int, world: World) -> None:
+        self._folder, self._configuration, self._keep, self._world = folder / STATES, configuration, keep, world
+
+    def newest(self) -> Path:
+        """Return the newest state; raise ``UsageError`` if there is none."""
+        return newest_or_refuse(self._folder)
+
+    def load(self, path: Path, like: dict[str, Any]) -> tuple[Position, dict[str, Any]]:
+        """Return a saved position and state; ``like`` tells how the tensors are spread."""
+        record, tree = _read_part(path, self._world.rank)
+        refuse_other(record.configuration, self._configuration, path)
+        spread: dict[tuple[int, ...], DTensor] = {}
+        _replace(like, "", lambda where, tensor: spread.setdefault(tuple(tensor.shape), tensor))
+        tensors = {where: torch.zeros_like(spread[shape]) for where, shape in _marks(tree).items()}
+        with _quiet():
+            load(tensors, storage_reader=SafeReader(path))
+        return record.position, _filled(tree, tensors)
+
+    def save(self, position: Position, state: dict[str, Any]) -> None:
+        """Save a state, then remove those that are too old."""
+        name = state_name(position.steps)
+        scratch = self._folder / f".{name}.part"
+        if self._world.leads:
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+        self._world.wait()
+        tensors: dict[str, DTensor] = {}
+
+        def take_out(where: str, tensor: DTensor) -> tuple[str, str, list[int]]:
+            tensors[where] = tensor
+            return (_MARK, where, list(tensor.shape))
+
+        tree = _replace(state, "", take_out)
+        record = records.to_json(StateRecord(self._configuration, position)).decode()
+        save_tensors({"record": record, "state": tree}, scratch / _part_name(self._world.rank))
+        with _quiet():
+            save(tensors, storage_writer=FileSystemWriter(scratch))
+        self._world.wait()
+        if self._world.leads:
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+            scratch.replace(self._folder / name)
+            remove_old(self._folder, self._keep)
+        self._world.wait()
+
+    def forget(self) -> None:
+        """Remove all states."""
+        if self._world.leads:
+            remove_old(self._folder, 0)
+        self._world.wait()
+
+
+def read_whole(path: Path) -> tuple[StateRecord, dict[str, Any]]:
+    """Return the record and the state of a folder with all shards put together, in one process.
+
+    Nothing in the folder is executed.  Raises ``UsageError`` if it is no state of ours.
+    """
+    record, tree = _read_part(path, 0)
+    tensors = {where: torch.zeros(shape) for where, shape in _marks(tree).items()}
+    with _quiet():
+        load(tensors, storage_reader=SafeReader(path), no_dist=True)
+    return record, _filled(tree, tensors)
+
+
+def _part_name(rank: int) -> str:
+    return f"process-{rank}.pt"
+
+
+def _read_part(path: Path, rank: int) -> tuple[StateRecord, dict[str, Any]]:
+    content = load_tensors(path / _part_name(rank), "training state")
+    if not isinstance(content, dict) or content.keys() != {"record", "state"}:
+        raise UsageError("not a training state of mpdeploy", where=str(path))
+    return records.from_json(StateRecord, str(content["record"]).encode(), str(path)), content["state"]
+
+
+def _replace(tree: Any, where: str, by: Callable[[str, DTensor], object]) -> Any:
+    """Return the tree with ``by(where, tensor)`` in place of each sharded tensor."""
+    if isinstance(tree, DTensor):
+        return by(where, tree)
+    if isinstance(tree, dict):
+        return {key: _replace(value, f"{where}/{key}", by) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_replace(value, f"{where}/{place}", by) for place, value in enumerate(tree)]
+    return tree
+
+
+def _is_mark(tree: Any) -> bool:
+    return isinstance(tree, tuple) and len(tree) == 3 and tree[0] == _MARK
+
+
+def _marks(tree: Any) -> dict[str, tuple[int, ...]]:
+    if _is_mark(tree):
+        return {tree[1]: tuple(tree[2])}
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return {where: shape for part in parts for where, shape in _marks(part).items()}
+
+
+def _filled(tree: Any, tensors: dict[str, Any]) -> Any:
+    if _is_mark(tree):
+        return tensors[tree[1]]
+    if isinstance(tree, dict):
+        return {key: _filled(value, tensors) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_filled(value, tensors) for value in tree]
+    return tree
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """torch.distributed.checkpoint warns of its own use of deprecated names."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

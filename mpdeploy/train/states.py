@@ -1,0 +1,101 @@
+"""The states that an interrupted training goes on from: the newest few, one file for each."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mpdeploy import records
+from mpdeploy.errors import UsageError
+from mpdeploy.train.checkpoint import EpochRecord, load_tensors, save_tensors
+from mpdeploy.train.loading import RecipeId
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What must be equal for a training to go on where another one stopped."""
+
+    recipe: RecipeId
+    precision: str
+    seed: int
+    epochs: int
+    batch_size: int
+    processes: int
+    sharding: str
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far the training has come: whole epochs with their records, batches of the next one, steps in all.
+
+    ``epoch_loss`` holds the losses of the epoch under way: their sum over applied steps, None once it is not
+    finite.  ``telemetry_bytes`` is how much of the telemetry file belongs to the steps so far.
+    """
+
+    history: tuple[EpochRecord, ...] = ()
+    batches: int = 0
+    epoch_loss: float | None = 0.0
+    epoch_skipped: int = 0
+    applied: int = 0
+    skipped: int = 0
+    telemetry_bytes: int = 0
+
+    @property
+    def steps(self) -> int:
+        """All steps, applied or skipped."""
+        return self.applied + self.skipped
+
+
+@dataclass(frozen=True)
+class StateRecord:
+    """What stands beside the tensors of a state."""
+
+    configuration: Configuration
+    position: Position
+    schema: str = "mpdeploy.state/1"
+
+
+def state_name(steps: int) -> str:
+    """Return the bare name of the state after so many steps; names sort by age."""
+    return f"{steps:010}"
+
+
+def newest(folder: Path) -> Path | None:
+    """Return the newest whole state in the folder, if there is one; files and folders being written do not count."""
+    found = sorted(path for path in folder.glob("[0-9]*") if path.stem.isdecimal())
+    return found[-1] if found else None
+
+
+def save_state(folder: Path, record: StateRecord, state: dict[str, Any]) -> Path:
+    """Write everything that going on needs, atomically; ``torch.load(…, weights_only=True)`` reads it."""
+    path = folder / f"{state_name(record.position.steps)}.pt"
+    save_tensors({"record": records.to_json(record).decode(), "state": state}, path)
+    return path
+
+
+def load_state(path: Path, configuration: Configuration) -> tuple[Position, dict[str, Any]]:
+    """Return the position and the state in ``path``.
+
+    Raises ``UsageError`` if it is damaged, or belongs to another configuration.
+    """
+    content = load_tensors(path, "training state")
+    if not isinstance(content, dict) or content.keys() != {"record", "state"}:
+        raise UsageError("not a training state of mpdeploy", where=str(path), remedy="leave --resume out")
+    record = records.from_json(StateRecord, str(content["record"]).encode(), str(path))
+    refuse_other(record.configuration, configuration, path)
+    return record.position, content["state"]
+
+
+def refuse_other(saved: Configuration, wanted: Configuration, path: Path) -> None:
+    """Raise ``UsageError`` that names what differs, if something does."""
+    now = asdict(wanted)
+    for name, value in asdict(saved).items():
+        if now[name] != value:
+            raise UsageError(
+                f"the interrupted training had {name} {_plain(value)}, this one has {_plain(now[name])}",
+                where=str(path),
+                remedy="give the same again, or leave --resume out to start afresh",
+            )
+
+
+def _plain(value: object) -> object:
+    return f"{value['file']} ({value['sha256'][:12]}…)" if isinstance(value, dict) else value

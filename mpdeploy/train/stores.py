@@ -1,0 +1,94 @@
+"""Where the states of a training are kept: in one file each, or in shards."""
+
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+from mpdeploy.errors import UsageError
+from mpdeploy.train.states import Configuration, Position, StateRecord, load_state, newest, save_state
+from mpdeploy.train.world import Sharding, World
+
+STATES = "states"
+
+
+class Store(Protocol):
+    """Keeps the newest states of one training; all processes call its methods together."""
+
+    def newest(self) -> Path:
+        """Return the newest state; raise ``UsageError`` if there is none."""
+        ...
+
+    def load(self, path: Path, like: dict[str, Any]) -> tuple[Position, dict[str, Any]]:
+        """Return a saved position and state; ``like`` is a state of the same form, which may be written to."""
+        ...
+
+    def save(self, position: Position, state: dict[str, Any]) -> None:
+        """Save a state, then remove those that are too old."""
+        ...
+
+    def forget(self) -> None:
+        """Remove all states: a new training starts."""
+        ...
+
+
+class Files:
+    """States in one file each, written by the leading process."""
+
+    def __init__(self, folder: Path, configuration: Configuration, keep: int, world: World) -> None:
+        self._folder, self._configuration, self._keep, self._world = folder / STATES, configuration, keep, world
+
+    def newest(self) -> Path:
+        """Return the newest state; raise ``UsageError`` if there is none."""
+        return newest_or_refuse(self._folder)
+
+    def load(self, path: Path, like: dict[str, Any]) -> tuple[Position, dict[str, Any]]:
+        """Return a saved position and state."""
+        return load_state(path, self._configuration)
+
+    def save(self, position: Position, state: dict[str, Any]) -> None:
+        """Save a state, then remove those that are too old."""
+        if self._world.leads:
+            save_state(self._folder, StateRecord(self._configuration, position), state)
+            remove_old(self._folder, self._keep)
+        self._world.wait()
+
+    def forget(self) -> None:
+        """Remove all states."""
+        if self._world.leads:
+            remove_old(self._folder, 0)
+        self._world.wait()
+
+
+def store_for(folder: Path, configuration: Configuration, keep: int, world: World, sharding: Sharding) -> Store:
+    """Return the store that fits how the model is spread."""
+    if world.size > 1 and sharding is Sharding.FSDP:
+        from mpdeploy.train.shards import Shards  # imports much of torch.distributed
+
+        return Shards(folder, configuration, keep, world)
+    return Files(folder, configuration, keep, world)
+
+
+def newest_or_refuse(folder: Path) -> Path:
+    """Return the newest state in a folder; raise ``UsageError`` if there is none."""
+    found = newest(folder)
+    if found is None:
+        raise UsageError(
+            "there is no interrupted training to resume", where=str(folder.parent), remedy="leave --resume out"
+        )
+    return found
+
+
+def remove_old(folder: Path, keep: int) -> None:
+    """Remove all but the newest ``keep`` states of a folder, and what a killed process left half-written there."""
+    for path in folder.glob(".*.part"):
+        _remove(path)
+    states = sorted(path for path in folder.glob("[0-9]*") if path.stem.isdecimal())
+    for path in states[: max(len(states) - keep, 0)]:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -1,0 +1,33 @@
+"""Run by torchrun: trains a recipe, alone or together, and writes how it went as JSON, one file per process."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+
+from mpdeploy.amp import Level
+from mpdeploy.amp.agreement import agreed_norm
+from mpdeploy.train.loading import load_recipe
+from mpdeploy.train.loop import Settings, Training
+from mpdeploy.train.world import Sharding, join
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    recipe, out, level, sharding, plan = sys.argv[1:]
+    world = join()
+    settings = Settings(Level.named(level), 2, save_every=4, keep=2, look_every=5, sharding=Sharding(sharding))
+    skipped = []
+    for folder, stop_after, resume in json.loads(plan):
+        training = Training(load_recipe(Path(recipe)), Path(out) / folder, settings, resume=resume, world=world)
+        for step in training.steps():
+            if step.result.skipped:
+                skipped.append(step.step)
+            if step.step + 1 == stop_after:
+                break
+        else:
+            training.finish()
+    agreed = agreed_norm(math.inf if world.rank else 1.0, world.group)
+    (Path(out) / f"{world.rank}.json").write_text(json.dumps({"skipped": skipped, "agreed": agreed}))
+    world.leave()
