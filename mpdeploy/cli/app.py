@@ -21,6 +21,7 @@ COMMANDS = {
     "build": "Build an engine from an ONNX model.",
     "inspect": "Explain a model, a plan, a report or an engine.",
     "run": "Run a model, an engine or a checkpoint over data.",
+    "bench": "Time models side by side.",
     "doctor": "Say which runtimes, formats and engine back ends work here.",
 }
 

@@ -28,7 +28,7 @@ from mpdeploy.runtime.facts import ModelFacts, model_facts
 from mpdeploy.runtime.feeds import Feeds, open_feeds
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.runner import Feed
-from mpdeploy.verify.record import DriftReport
+from mpdeploy.verification.record import DriftReport
 
 
 def build(

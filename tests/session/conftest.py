@@ -12,12 +12,13 @@ g (float[N,8] x) => (float[N,N] y) {{
 CODES = {"fp32": 1, "fp16": 10, "bf16": 16}
 
 
-@pytest.fixture
-def product(tmp_path):
-    """Return a function that writes x @ x.T in a format, FP32 in and out."""
+@pytest.fixture(scope="session")
+def product(tmp_path_factory):
+    """Return a function that gives the file of x @ x.T in a format, FP32 in and out."""
+    folder = tmp_path_factory.mktemp("products")
 
     def write(kind="fp32"):
-        path = tmp_path / f"{kind}.onnx"
+        path = folder / f"{kind}.onnx"
         path.write_bytes(onnx.parser.parse_model(PRODUCT.format(code=CODES[kind])).SerializeToString())
         return path
 

@@ -74,7 +74,7 @@ def test_kinds_are_not_mixed(text_model):
 def test_unknown_runtimes_and_files_are_refused(product, tmp_path):
     with pytest.raises(UsageError, match="no runtime 'cuda'; choose from auto, emulator"):
         mpdeploy.load(product(), runtime="cuda")
-    with pytest.raises(UsageError, match="torch does not run an ONNX model .*; use --runtime emulator"):
+    with pytest.raises(UsageError, match=r"torch does not run an ONNX model .*; use --runtime emulator"):
         mpdeploy.load(product(), runtime="torch")
     with pytest.raises(UsageError, match="not found"):
         mpdeploy.load(tmp_path / "nothing.onnx")

@@ -1,0 +1,98 @@
+"""`mpdeploy bench`: models side by side."""
+
+from pathlib import Path
+
+import click
+
+from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.cli.progress import meter, note
+from mpdeploy.errors import UsageError
+
+_RUNTIMES = ("emulator", "onnxruntime", "openvino", "tensorrt", "torch")
+
+
+@click.command(
+    epilog="Each contestant runs in a process of its own; they take turns in alternating order.  Ratios refer to the "
+    "first FP32 model on ONNX Runtime.  A half-precision model whose runtime computes in another format is marked: "
+    "its latency is no result."
+)
+@click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--runtime",
+    "runtimes",
+    multiple=True,
+    type=click.Choice(_RUNTIMES),
+    help="Every model on each of these that takes it  [default: the usual one for its format].",
+)
+@click.option("--data", metavar="D", help="Rows from FILE.npz, a folder, or module.py:callable  [default: made up].")
+@click.option("--batch", multiple=True, type=click.IntRange(min=1), default=(1,), help="Batch size; may be repeated.")
+@click.option("--dim", multiple=True, metavar="NAME=SIZE", help="Size of another open axis of made-up inputs.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each contestant.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Length of a turn.")
+@click.option("--warmup", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Seconds ahead of them.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads  [default: one per core].")
+@click.option("--recipe", type=click.Path(path_type=Path), help="The recipe of a checkpoint.")
+@click.option("--report", "folder", type=click.Path(path_type=Path), help="Write bench.html, .svg and .json here.")
+@result_options
+def command(
+    models: tuple[Path, ...],
+    runtimes: tuple[str, ...],
+    data: str | None,
+    batch: tuple[int, ...],
+    dim: tuple[str, ...],
+    rounds: int,
+    seconds: float,
+    warmup: float,
+    threads: int,
+    recipe: Path | None,
+    folder: Path | None,
+) -> Outcome:
+    """Time MODELS (ONNX models, engines, checkpoints) side by side."""
+    from mpdeploy.cli.machine import describe_machine
+    from mpdeploy.runtime.feeds import open_feeds
+    from mpdeploy.session.bench import BenchSettings, bench, contestants
+    from mpdeploy.session.opening import Runtime
+    from mpdeploy.session.picture import table_cells, write_bench
+
+    settings = BenchSettings(tuple(dict.fromkeys(batch)), rounds, seconds, warmup, threads, dict(map(_size, dim)))
+    entrants = contestants(models, [Runtime(word) for word in runtimes], recipe)
+    machine = describe_machine()
+    described = f"{machine.cpu}, {machine.cores} cores, {', '.join(machine.cpu_features)}"
+    with meter("benchmark") as progress:
+        report = bench(
+            entrants,
+            settings,
+            data=None if data is None else open_feeds(data),
+            machine=described,
+            progress=progress,
+        )
+    if folder is not None:
+        note(f"report: {write_bench(report, folder)}")
+
+    def show() -> None:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column("contestant", overflow="fold")
+        for title in ("batch", "ms", "p95", "p99", "samples/s", "× fp32", "MB", "cold s", "drift"):
+            table.add_column(title, justify="right", no_wrap=True)
+        for row in report.rows:
+            for timing in row.timings:
+                table.add_row(*table_cells(row, timing), style="dim" if row.caveat else None)
+        console = Console(highlight=False)
+        (console if console.is_terminal else Console(width=200, highlight=False)).print(table)
+        for row in report.rows:
+            if row.caveat:
+                print(f"no result: {row.name}: {row.caveat}")
+        if report.baseline is None:
+            print("no ratios and no drift: no contestant is an FP32 model on ONNX Runtime")
+
+    return Outcome(report, show)
+
+
+def _size(word: str) -> tuple[str, int]:
+    name, sign, size = word.partition("=")
+    if not sign or not size.isdecimal() or not int(size):
+        raise UsageError(f"not a size: {word!r}", where="--dim", remedy="write it as --dim sequence=128")
+    return name, int(size)
