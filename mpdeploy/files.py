@@ -48,9 +48,7 @@ def scratch_path(target: Path) -> Iterator[Path]:
     """
     with _disk_faults(target):
         if target.is_dir():
-            raise UsageError(
-                "the output is an existing folder", where=str(target), remedy="name a file in it"
-            )
+            raise UsageError("the output is an existing folder", where=str(target), remedy="name a file in it")
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         try:
@@ -64,7 +62,7 @@ def publish(scratch: Path, target: Path) -> None:
     with _disk_faults(target):
         with scratch.open("rb") as stream:
             os.fsync(stream.fileno())
-        os.replace(scratch, target)
+        scratch.replace(target)
 
 
 @contextlib.contextmanager
@@ -86,9 +84,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     """
     with _disk_faults(target):
         if target.is_file():
-            raise UsageError(
-                "the output folder is an existing file", where=str(target), remedy="name another folder"
-            )
+            raise UsageError("the output folder is an existing file", where=str(target), remedy="name another folder")
         target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
@@ -97,11 +93,11 @@ def atomic_folder(target: Path) -> Iterator[Path]:
             yield scratch
             if target.exists():
                 old = target.with_name(f".{target.name}.{secrets.token_hex(4)}.old")
-                os.replace(target, old)
-                os.replace(scratch, target)
+                target.replace(old)
+                scratch.replace(target)
                 shutil.rmtree(old)
             else:
-                os.replace(scratch, target)
+                scratch.replace(target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

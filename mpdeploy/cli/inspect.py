@@ -99,9 +99,8 @@ def _model(file: Path) -> Outcome:
     document = {"model": facts, **specs, "opset": opset_of(model, ""), "ir_version": model.ir_version, "plan": plan}
 
     def show() -> None:
-        print(
-            f"{file}: ONNX, opset {document['opset']}, IR {model.ir_version}, {facts.nodes} nodes, {facts.bytes:,} bytes"
-        )
+        versions = f"opset {document['opset']}, IR {model.ir_version}"
+        print(f"{file}: ONNX, {versions}, {facts.nodes} nodes, {facts.bytes:,} bytes")
         for name, lines in specs.items():
             for line in lines:
                 print(f"  {name[:-1]:7} {line}")

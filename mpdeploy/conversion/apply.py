@@ -7,7 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from mpdeploy.conversion.names import Names
-from mpdeploy.errors import InternalError
+from mpdeploy.errors import InternalError, ModelError
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.tensors import RoundedTensor, StreamedTensor
 from mpdeploy.graph.types import dtype_attribute, element_type, type_faults
@@ -21,10 +21,14 @@ from mpdeploy.plan.planner import Planned
 def apply(planned: Planned) -> ir.Model:
     """Return the planned model, changed in place to the formats that its plan gives.
 
-    Raises ``InternalError`` if the result breaks a type rule: the plan's own checks should have seen that.
+    Raises ``ModelError`` if the model broke type rules before and still does, ``InternalError`` if only the result
+    does: the plan's own checks should have seen that.
     """
+    before = list(type_faults(planned.model))
     _Conversion(planned).run()
     faults = list(type_faults(planned.model))
+    if faults and before:
+        raise ModelError(f"the model is invalid: {before[0]}")
     if faults:
         raise InternalError(f"the converted model is ill-typed: {faults[0]}")
     return planned.model

@@ -1,15 +1,44 @@
 """Is the model valid, and of which type and shape is every value?  Both asked of the ONNX library itself."""
 
+import contextlib
+import math
 import re
+from collections.abc import Iterator
 
 import onnx
 import onnx.checker
 import onnx.shape_inference
+import onnx_ir as ir
 
 from mpdeploy.errors import ModelError
 from mpdeploy.graph.canonical import proto_tensors
+from mpdeploy.graph.scope import all_nodes, attribute_graph
+from mpdeploy.graph.traits import is_standard
 
 _STANDARD = frozenset({"", "ai.onnx", "ai.onnx.ml"})
+# What the ONNX libraries raise, each at some place, on a file whose parts contradict each other.
+_LIBRARY_FAULTS = (
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+@contextlib.contextmanager
+def invalid_model(where: str) -> Iterator[None]:
+    """Turn whatever the ONNX libraries raise on a damaged model into one ``ModelError``."""
+    try:
+        yield
+    except _LIBRARY_FAULTS as error:
+        cause: BaseException = error
+        while isinstance(cause, ir.serde.SerdeError) and cause.__cause__ is not None:
+            cause = cause.__cause__  # only the innermost one says what was wrong
+        raise ModelError(f"the model is invalid: {_one_line(cause)}", where=where) from error
 
 
 def check_structure(proto: onnx.ModelProto, where: str) -> None:
@@ -22,10 +51,10 @@ def check_structure(proto: onnx.ModelProto, where: str) -> None:
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
             tensor.dims[:] = [0]
-    try:
+        elif not _is_whole(tensor):
+            raise ModelError(f"the data of tensor '{tensor.name}' does not fill its shape", where=where)
+    with invalid_model(where):
         onnx.checker.check_model(weightless)
-    except onnx.checker.ValidationError as error:
-        raise ModelError(f"the model is invalid: {_one_line(error)}", where=where) from error
 
 
 def infer_types(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
@@ -44,7 +73,44 @@ def infer_types(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
 
 
-def _one_line(error: Exception) -> str:
+def _is_whole(tensor: onnx.TensorProto) -> bool:
+    """Tell whether a tensor holds as much data as its type and shape ask for."""
+    count, bits = math.prod(tensor.dims), ir.DataType(tensor.data_type).bitwidth
+    if tensor.HasField("raw_data"):
+        return len(tensor.raw_data) == math.ceil(count * bits / 8)
+    fields = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+    stored = sum(len(getattr(tensor, field)) for field in fields)
+    if tensor.data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
+        return stored == 2 * count
+    return stored == (math.ceil(count * bits / 8) if bits < 8 else count)
+
+
+def check_subgraphs(model: ir.Model, where: str) -> None:
+    """Raise ``ModelError`` if an If, Loop or Scan and the subgraphs in it do not fit each other in number."""
+    for node in all_nodes(model):
+        if is_standard(node) and not _fits_its_subgraphs(node):
+            raise ModelError(
+                f"the model is invalid: {node.op_type} '{node.name}' has other numbers of inputs or outputs than "
+                "its subgraph asks for",
+                where=where,
+            )
+
+
+def _fits_its_subgraphs(node: ir.Node) -> bool:
+    inputs, outputs = len(node.inputs), len(node.outputs)
+    if node.op_type == "If":
+        return all(len(attribute_graph(node, name).outputs) == outputs for name in ("then_branch", "else_branch"))
+    if node.op_type not in ("Loop", "Scan"):
+        return True
+    body = attribute_graph(node, "body")
+    takes, gives = len(body.inputs), len(body.outputs)
+    if node.op_type == "Loop":  # iteration and condition in, condition out
+        return takes == 2 + max(inputs - 2, 0) and takes - 1 <= gives == outputs + 1
+    states = takes - node.attributes["num_scan_inputs"].as_int()
+    return inputs - takes in (0, 1) and 0 <= states <= gives == outputs  # opset 8 has sequence_lens first
+
+
+def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     text = re.sub(r"^\[(ShapeInferenceError|TypeInferenceError)\]\s*", "", text)
     return text if len(text) <= 400 else text[:400] + "…"

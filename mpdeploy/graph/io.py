@@ -45,23 +45,28 @@ def load(path: Path) -> ir.Model:
     ``ModelError`` if the model is invalid.
     """
     proto = read_skeleton(path)
-    external = _uses_external_data(proto, path)
-    source = Source(
-        path=path,
-        external=external,
-        inputs={v.name: _copied(v) for v in proto.graph.input},
-        outputs={v.name: _copied(v) for v in proto.graph.output},
-        value_infos=frozenset(v.name for v in proto.graph.value_info),
-    )
-    proto = canonical.canonical_proto(proto)
-    check.check_structure(proto, str(path))
-    proto = check.infer_types(proto, str(path))
-    model = ir.from_proto(proto)
+    with check.invalid_model(str(path)):
+        source = _source(proto, path)
+        proto = canonical.canonical_proto(proto)
+        check.check_structure(proto, str(path))
+        proto = check.infer_types(proto, str(path))
+        model = ir.from_proto(proto)
+    check.check_subgraphs(model, str(path))
     _attach_files(model, path)
     canonical.name_nodes(model)
     types.infer(model)
     model.meta[_SOURCE] = source
     return model
+
+
+def _source(proto: onnx.ModelProto, path: Path) -> Source:
+    return Source(
+        path=path,
+        external=_uses_external_data(proto, path),
+        inputs={v.name: _copied(v) for v in proto.graph.input},
+        outputs={v.name: _copied(v) for v in proto.graph.output},
+        value_infos=frozenset(v.name for v in proto.graph.value_info),
+    )
 
 
 def source_of(model: ir.Model) -> Source:
@@ -147,7 +152,8 @@ def serialised(model: ir.Model) -> tuple[bytes, list[StreamedTensor]]:
     """Return the model's ModelProto with a numbered slot for each streamed tensor, and the tensors by slot."""
     tensors = _assign_slots(model)
     source = source_of(model)
-    proto = ir.to_proto(model)
+    with check.invalid_model(str(source.path)):
+        proto = ir.to_proto(model)
     for declared, values in ((source.inputs, proto.graph.input), (source.outputs, proto.graph.output)):
         for value in values:
             if value.name in declared and value.type.HasField("tensor_type"):

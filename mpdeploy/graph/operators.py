@@ -69,7 +69,7 @@ def signature(domain: str, op_type: str, opset: int) -> Signature | None:
         return _contrib().get(op_type)
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):  # the latter for a version of more than 32 bits
         return None
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
 

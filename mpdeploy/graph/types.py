@@ -67,7 +67,8 @@ def dtype_attribute(node: ir.Node) -> str | None:
 
 def _output_type(node: ir.Node, index: int, rules: Signature | None) -> ir.DataType | None:
     if node.op_type == "If":
-        return element_type(attribute_graph(node, "then_branch").outputs[index])
+        outputs = attribute_graph(node, "then_branch").outputs
+        return element_type(outputs[index]) if index < len(outputs) else None
     name = dtype_attribute(node)
     if name is not None and name in node.attributes:
         return ir.DataType(node.attributes[name].as_int())
