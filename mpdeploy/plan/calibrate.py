@@ -9,15 +9,19 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from mpdeploy.graph.scope import all_nodes
+from mpdeploy.graph.shapes import known_size
 from mpdeploy.graph.traits import Kind, is_standard, kind_of
 from mpdeploy.numerics.statistics import TensorStats, stats_of
 from mpdeploy.plan.groups import is_float
 from mpdeploy.plan.reductions import reduced_axes
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.observe import Observer
+from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.runtime.runner import Feed, input_specs
+from mpdeploy.runtime.segments import fixed_values
 
 _SQUARING = frozenset({"ReduceL2", "ReduceSumSquare", "LpNormalization", "GlobalLpPool"})
+_FIXED_LIMIT = 1 << 20  # elements; larger ones are weights in another layout
 _EXPONENTIAL = frozenset({"ReduceLogSumExp"})
 
 
@@ -75,8 +79,9 @@ def calibrate(model: ir.Model, feeds: Iterable[Feed], where: str, data: str) -> 
     names = [str(v.name) for v in model.graph.inputs if is_float(v)]
     names += [str(v.name) for node in model.graph for v in node.outputs if is_float(v) and v.type is not None]
     observer = Observer(model, names, where)
+    fixed = _fixed_statistics(model, where)
     specs = input_specs(model)
-    calibration = Calibration(data=data)
+    calibration = Calibration(values=fixed, data=data)
     for feed in feeds:
         for name, array in observer.run(fit(feed, specs, data).feed):
             known = calibration.values.get(name, TensorStats())
@@ -88,6 +93,19 @@ def calibrate(model: ir.Model, feeds: Iterable[Feed], where: str, data: str) -> 
                     calibration.inner[key] = calibration.inner.get(key, InnerStats()).merged(inner)
         calibration = replace(calibration, samples=calibration.samples + 1)
     return calibration
+
+
+def _fixed_statistics(model: ir.Model, where: str) -> dict[str, TensorStats]:
+    """Return the statistics of the small values that are computed from weights alone: they are the same in any run."""
+    fixed = fixed_values(model.graph)
+    nodes = [node for node in model.graph if kind_of(node) is not Kind.CONSTANT]
+    values = [v for node in nodes for v in node.outputs if v in fixed and is_float(v)]
+    small = [v for v in values if (known_size(v) or _FIXED_LIMIT) < _FIXED_LIMIT]
+    if not small:
+        return {}
+    graph = ir.convenience.extract(model.graph, [], small)
+    runner = OrtRunner(ir.Model(graph, ir_version=model.ir_version), where)
+    return {name: stats_of(array) for name, array in runner.run({}).items()}
 
 
 def inner_stats(node: ir.Node, array: NDArray[Any]) -> InnerStats | None:

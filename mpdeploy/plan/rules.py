@@ -4,11 +4,14 @@ A *value* that low precision cannot hold is FP32, and so is every operator that 
 would go wrong inside is FP32, whatever its inputs and outputs.
 """
 
+import math
 from collections.abc import Callable, Iterator, Set
 
 import onnx_ir as ir
 
 from mpdeploy.graph.traits import RECIPROCAL_OPERANDS, Kind, is_standard, kind_of
+from mpdeploy.numerics.formats import Format
+from mpdeploy.plan.bounds import Bounds
 from mpdeploy.plan.evidence import Evidence
 from mpdeploy.plan.groups import Group, is_constant
 from mpdeploy.plan.inner import inner_reason
@@ -19,6 +22,7 @@ GroupRule = Callable[[Evidence, Group], Reason | None]
 Excused = Set[tuple[ir.Value, int]]
 
 _LOSS_LIMIT = 0.01  # relative: far over rounding, far under what anybody would accept
+_GUARD_LIMIT = 0.2  # an epsilon that is a little off guards as well
 _GUARDS = frozenset({"Add", "Sub", "Max", "Clip", "Where"})
 _ADDING = frozenset({"Add", "Sub", "Sum"})
 _OUTWARD = frozenset({("Clip", 1), ("Clip", 2), ("Max", 0), ("Max", 1), ("Min", 0), ("Min", 1)})
@@ -35,16 +39,21 @@ def range_of_value(evidence: Evidence, value: ir.Value) -> Reason | None:
         margin = evidence.policy.margin
         text = f"|x| reaches {stats.absmax:.3g} in sample {stats.worst_sample}, {holds} (margin {margin:g})"
         return Reason(Code.RANGE_MEASURED, text)
-    if bounds.integral:
+    if _counts(bounds):
         return None  # whole numbers without a known end: `integers` says it better
     how = "may reach" if bounds.assumed else "reaches"
     return Reason(Code.RANGE_BOUND, f"|x| {how} {bounds.magnitude:.3g}, {holds}")
 
 
+def _counts(bounds: Bounds) -> bool:
+    """Whole numbers that FP32 itself counts exactly, or without a known end; a mask of -1e9 counts nothing."""
+    return bounds.integral and (bounds.magnitude <= Format.FP32.max_exact_integer or math.isinf(bounds.magnitude))
+
+
 def integers(evidence: Evidence, value: ir.Value) -> Reason | None:
     """A value whose elements are whole numbers, larger than the format counts exactly."""
     bounds, limit = evidence.bounds_of(value), evidence.low.max_exact_integer
-    if not bounds.integral or bounds.magnitude <= limit or bounds.assumed:
+    if not _counts(bounds) or bounds.magnitude <= limit or bounds.assumed:
         return None
     size = f"up to {bounds.magnitude:.6g}" if bounds.magnitude < 1e300 else "of unknown size"
     return Reason(Code.INTEGER, f"whole numbers {size}, {evidence.low.value} counts exactly to {limit}")
@@ -92,7 +101,7 @@ def _vanishing_guard(evidence: Evidence, value: ir.Value) -> float | None:
     for operand in node.inputs:
         facts = evidence.constants.get(operand) if operand is not None else None
         tiny = facts is not None and 0 < facts.loss.absmax < evidence.low.smallest_normal
-        if facts is not None and tiny and facts.loss.worst_relative > _LOSS_LIMIT:
+        if facts is not None and tiny and facts.loss.worst_relative > _GUARD_LIMIT:
             return facts.loss.absmax
     return None
 
@@ -126,7 +135,8 @@ def constants(evidence: Evidence, group: Group, excused: Excused) -> Reason | No
         outward = (operand.user.op_type, operand.index) in _OUTWARD
         if loss.overflowed and not outward:
             return Reason(Code.CONSTANT_RANGE, f"'{name}' holds {loss.absmax:.6g}, {low.value} ends at {low.max:.6g}")
-        if facts.integral and loss.absmax > low.max_exact_integer and loss.worst_relative > 0 and not outward:
+        counts = facts.integral and low.max_exact_integer < loss.absmax <= Format.FP32.max_exact_integer
+        if counts and loss.worst_relative > 0 and not outward:
             return Reason(Code.INTEGER, f"'{name}' holds whole numbers up to {loss.absmax:.6g}")
         if loss.size == 1 and operand.user.op_type in _ADDING:
             continue  # an epsilon: it matters where the sum is divided by or rooted, see `reciprocal`
