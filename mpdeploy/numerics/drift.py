@@ -1,6 +1,5 @@
 """The drift of one output over any number of samples, measured as they stream by in constant memory."""
 
-import heapq
 import math
 from dataclasses import dataclass, replace
 
@@ -8,21 +7,13 @@ import ml_dtypes
 import numpy as np
 
 from mpdeploy.numerics import metrics
+from mpdeploy.numerics.classes import ClassMeter
+from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.metrics import Array, Sums
-
-WORST_KEPT = 16  # samples whose error is remembered by name
-WORST_SHOWN = 5
-
-HISTOGRAM_LOW, HISTOGRAM_HIGH, HISTOGRAM_PER_DECADE = -8, 1, 4
-HISTOGRAM_BINS = (HISTOGRAM_HIGH - HISTOGRAM_LOW) * HISTOGRAM_PER_DECADE
-
-
-@dataclass(frozen=True)
-class SampleError:
-    """One sample's norm-relative error; None if it is not finite."""
-
-    sample: str
-    error: float | None
+from mpdeploy.numerics.retrieval import RetrievalMeter
+from mpdeploy.numerics.samples import WORST_SHOWN, Quantiles, SampleError, SampleMeter
+from mpdeploy.numerics.significance import Accuracy
+from mpdeploy.numerics.ulps import worst_ulp
 
 
 @dataclass(frozen=True)
@@ -32,9 +23,13 @@ class OutputDrift:
     A metric that is not finite is None (see ``mpdeploy.numerics.metrics``).  ``exact`` marks an output of integers,
     booleans or strings, for which only ``match`` speaks: the share of equal elements.  ``worst_sample_error`` is
     the largest ||r - c|| of a sample over its ||r|| or the typical (root mean square) ||r||, whichever is larger.
-    ``histogram`` counts the samples by that error in ``HISTOGRAM_BINS`` logarithmic bins from 1e-8 to 10; its
-    first and last bin take what lies beyond.  ``collapsed``: constant where the reference is not; ``frozen``:
-    the same for every sample where the reference is not.  Shares run from 0 to 1.
+    ``histogram`` counts the samples by that error in logarithmic bins from 1e-8 to 10 (see
+    ``mpdeploy.numerics.samples``), ``quantiles`` are of the same errors; the first and last bin take what lies
+    beyond.  ``max_abs_sample`` names the feed with the largest error of an element, ``worst_ulp`` is that of an
+    element in units of the candidate's coarsest format.  ``collapsed``: constant where the reference is not;
+    ``frozen``: the same for every sample where the reference is not.  ``top1``, ``top5``, ``divergence`` (nats) and
+    ``accuracy`` read the output as class scores (see ``mpdeploy.numerics.ranking``), ``retrieval`` as embeddings:
+    the share with the same nearest neighbour.  Shares run from 0 to 1.
     """
 
     name: str
@@ -57,31 +52,48 @@ class OutputDrift:
     moved: int = 0
     collapsed: bool = False
     frozen: bool = False
+    worst_ulp: float | None = None
+    max_abs_sample: str = ""
+    quantiles: Quantiles | None = None
     top1: float | None = None
-    labelled: int = 0
-    accuracy_reference: float | None = None
-    accuracy_candidate: float | None = None
+    top5: float | None = None
+    divergence: float | None = None
+    retrieval: float | None = None
+    accuracy: Accuracy | None = None
     worst_samples: tuple[SampleError, ...] = ()
     histogram: tuple[int, ...] = ()
     shape_fault: str = ""
+
+    @property
+    def labelled(self) -> int:
+        """How many samples had a label."""
+        return self.accuracy.labelled if self.accuracy else 0
+
+    @property
+    def accuracy_reference(self) -> float | None:
+        """The share of labelled samples that the reference gets right; None without labels."""
+        return self.accuracy.reference if self.accuracy else None
+
+    @property
+    def accuracy_candidate(self) -> float | None:
+        """The share of labelled samples that the candidate gets right; None without labels."""
+        return self.accuracy.candidate if self.accuracy else None
 
 
 class DriftMeter:
     """Takes pairs of an output's arrays and gives its ``OutputDrift``.
 
-    ``unit_roundoff`` is that of the candidate's coarsest format: what rounding alone may do to an output.
+    ``target`` is the candidate's coarsest format: what its rounding alone may do to an output is no collapse.
     """
 
-    def __init__(self, name: str, unit_roundoff: float) -> None:
-        self._name, self._roundoff = name, unit_roundoff
+    def __init__(self, name: str, target: Format) -> None:
+        self._name, self._target = name, target
         self._sums = Sums()
         self._exact = False
-        self._samples = self._elements = self._equal = 0
-        self._ranked = self._top1 = 0
-        self._labelled = self._correct_reference = self._correct_candidate = 0
-        self._square_norms = 0.0
-        self._worst: list[tuple[float, int, str, float, float]] = []
-        self._histogram = np.zeros(HISTOGRAM_BINS, np.int64)
+        self._count = self._elements = self._equal = 0
+        self._ulp = 0.0
+        self._max_abs_sample = ""
+        self._samples, self._classes, self._retrieval = SampleMeter(), ClassMeter(), RetrievalMeter()
         self._first: tuple[Array, Array] | None = None
         self._reference_change = self._candidate_change = 0.0
         self._shape_fault = ""
@@ -90,52 +102,59 @@ class DriftMeter:
         """Count one feed's output.
 
         ``rows`` is the feed's number of samples: if the arrays' first axis has that length, each row is a sample,
-        named after ``sample``; else the feed is one sample.  ``labels``, (rows,) integers, are the true classes.
+        named after ``sample``; else the feed is one sample.  ``labels``, integers of shape (rows, ...), are the
+        true classes of rows, or of tokens or pixels in them.
         """
         if reference.shape != candidate.shape:
             self._shape_fault = self._shape_fault or (
                 f"{sample}: the candidate's shape is {list(candidate.shape)}, the reference's {list(reference.shape)}"
             )
-            self._samples += 1
+            self._count += 1
             return
         by_row = reference.ndim > 0 and reference.shape[0] == rows and rows > 0
         if not by_row:
             reference, candidate, rows = reference[None], candidate[None], 1
-        self._samples += rows
+        self._count += rows
         self._elements += reference.size
         self._equal += _equal(reference, candidate)
-        if labels is not None and len(labels) == rows:
-            self._count_correct(reference, candidate, labels)
         if not _is_float(reference):
             self._exact = True
-            return
-        if not reference.size:
-            return
-        self._sums += metrics.sums(reference, candidate)
-        if reference.ndim == 2 and reference.shape[1] > 1 and by_row:
-            self._ranked += rows
-            self._top1 += metrics.top1_matches(reference, candidate)
-        self._rank_samples(reference, candidate, sample, by_row and rows > 1)
+            if labels is not None and by_row and reference.dtype.kind in "iu":
+                self._classes.add_ids(reference, candidate, labels)
+        elif reference.size:
+            self._add_floats(reference, candidate, sample, by_row=by_row, labels=labels)
+
+    def _add_floats(
+        self, reference: Array, candidate: Array, sample: str, *, by_row: bool, labels: Array | None
+    ) -> None:
+        found = metrics.sums(reference, candidate)
+        if found.error_max > self._sums.error_max or not self._max_abs_sample:
+            self._max_abs_sample = sample
+        self._sums += found
+        self._ulp = max(self._ulp, worst_ulp(reference, candidate, self._target))
+        self._samples.add(reference, candidate, sample, by_row=by_row and len(reference) > 1)
         self._watch_change(reference, candidate)
+        if by_row:
+            self._classes.add(reference, candidate, labels)
+            if reference.ndim == 2 and reference.shape[1] > 1:
+                self._retrieval.add(reference, candidate)
 
     def result(self) -> OutputDrift:
         """Return what was measured so far."""
         counted = OutputDrift(
             name=self._name,
             exact=self._exact,
-            samples=self._samples,
+            samples=self._count,
             elements=self._elements,
             match=self._equal / self._elements if self._elements else 1.0,
-            labelled=self._labelled,
-            accuracy_reference=self._correct_reference / self._labelled if self._labelled else None,
-            accuracy_candidate=self._correct_candidate / self._labelled if self._labelled else None,
+            accuracy=self._classes.accuracy,
             shape_fault=self._shape_fault,
         )
-        return counted if self._exact else self._with_errors(counted)
+        return counted if self._exact or not self._elements else self._with_errors(counted)
 
     def _with_errors(self, counted: OutputDrift) -> OutputDrift:
-        s, worst = self._sums, self._worst_samples()
-        reference_moves = self._reference_change > 2 * self._roundoff * s.largest
+        s, worst = self._sums, self._samples.worst()
+        reference_moves = self._reference_change > 2 * self._target.unit_roundoff * s.largest
         return replace(
             counted,
             cosine=_finite(metrics.cosine(s)),
@@ -144,6 +163,9 @@ class DriftMeter:
             sqnr_db=_finite(metrics.sqnr_db(s)),
             max_abs=_finite(metrics.max_abs_error(s)),
             mean_abs=_finite(metrics.mean_abs_error(s)),
+            worst_ulp=self._ulp if s.sound else None,
+            max_abs_sample=self._max_abs_sample,
+            quantiles=self._samples.quantiles(),
             reference_largest=s.largest,
             reference_nan=s.reference_nan,
             reference_inf=s.reference_inf,
@@ -151,48 +173,15 @@ class DriftMeter:
             candidate_inf=s.candidate_inf,
             broken=s.broken,
             moved=s.moved,
-            collapsed=metrics.collapsed(s, self._roundoff),
-            frozen=self._samples > 1 and s.compared > 0 and not self._candidate_change and reference_moves,
-            top1=self._top1 / self._ranked if self._ranked else None,
+            collapsed=metrics.collapsed(s, self._target.unit_roundoff),
+            frozen=self._count > 1 and s.compared > 0 and not self._candidate_change and reference_moves,
+            top1=self._classes.top1,
+            top5=self._classes.top5,
+            divergence=self._classes.divergence,
+            retrieval=self._retrieval.result(),
             worst_samples=tuple(worst[:WORST_SHOWN]),
-            histogram=tuple(int(n) for n in self._histogram),
+            histogram=self._samples.histogram(),
         )
-
-    def _count_correct(self, reference: Array, candidate: Array, labels: Array) -> None:
-        if reference.ndim == 2 and reference.shape[1] > 1 and _is_float(reference):
-            right = metrics.correct(reference, labels), metrics.correct(candidate, labels)
-        elif reference.size == labels.size and reference.dtype.kind in "iu":
-            right = tuple(int((a.reshape(-1) == labels).sum()) for a in (reference, candidate))  # type: ignore[assignment]
-        else:
-            return
-        self._labelled += len(labels)
-        self._correct_reference += right[0]
-        self._correct_candidate += right[1]
-
-    def _rank_samples(self, reference: Array, candidate: Array, sample: str, by_row: bool) -> None:
-        errors, norms = metrics.sample_errors(reference, candidate)
-        self._square_norms += float(norms @ norms)
-        typical = math.sqrt(self._square_norms / self._samples)
-        relative = _relative(errors, np.maximum(norms, typical))
-        self._histogram += _histogram(relative)
-        for row in np.argsort(relative)[::-1][:WORST_KEPT]:
-            name = f"{sample} row {row}" if by_row else sample
-            key = float(relative[row]) if not math.isnan(relative[row]) else math.inf
-            entry = (key, -self._samples - int(row), name, float(errors[row]), float(norms[row]))
-            if len(self._worst) < WORST_KEPT:
-                heapq.heappush(self._worst, entry)
-            else:
-                heapq.heappushpop(self._worst, entry)
-
-    def _worst_samples(self) -> list[SampleError]:
-        """The remembered samples, worst first, now against the norm that is typical of all samples."""
-        typical = math.sqrt(self._square_norms / self._samples) if self._samples else 0.0
-        scored = [
-            (float(_relative(np.array([error]), np.array([max(norm, typical)]))[0]), -order, name)
-            for _, order, name, error, norm in self._worst
-        ]
-        scored.sort(key=lambda item: (-item[0], item[1]))
-        return [SampleError(name, _finite(error)) for error, _, name in scored]
 
     def _watch_change(self, reference: Array, candidate: Array) -> None:
         r, c = reference.astype(np.float64), candidate.astype(np.float64)
@@ -216,19 +205,6 @@ def _equal(reference: Array, candidate: Array) -> int:
 
 def _is_float(array: Array) -> bool:
     return array.dtype.kind == "f" or bool(array.dtype == ml_dtypes.bfloat16)
-
-
-def _relative(errors: Array, norms: Array) -> Array:
-    """errors / norms, 0 where there is no error, infinite where only the norm is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(errors == 0, 0.0, errors / norms)
-
-
-def _histogram(relative: Array) -> Array:
-    with np.errstate(divide="ignore"):
-        place = (np.log10(relative) - HISTOGRAM_LOW) * HISTOGRAM_PER_DECADE
-    bins = np.clip(np.nan_to_num(place, nan=HISTOGRAM_BINS, posinf=HISTOGRAM_BINS, neginf=0), 0, HISTOGRAM_BINS - 1)
-    return np.bincount(bins.astype(np.int64), minlength=HISTOGRAM_BINS)
 
 
 def _largest(array: Array) -> float:

@@ -163,22 +163,6 @@ def collapsed(s: Sums, unit_roundoff: float) -> bool:
     return constant and s.error_max > unit_roundoff * s.largest
 
 
-def top1_matches(reference: Array, candidate: Array) -> int:
-    """Return in how many rows of two (n, classes) arrays the candidate's best class is the reference's best.
-
-    A class that ties with the reference's best counts; a row with NaN in the candidate does not.
-    """
-    r, c = _wide(reference), _wide(candidate)
-    chosen = np.take_along_axis(r, c.argmax(axis=1)[:, None], axis=1)[:, 0]
-    return int(((chosen == r.max(axis=1)) & ~np.isnan(c).any(axis=1)).sum())
-
-
-def correct(scores: Array, labels: Array) -> int:
-    """Return how many rows of an (n, classes) array have their maximum, the first if tied, at their label."""
-    s = _wide(scores)
-    return int(((s.argmax(axis=1) == labels.reshape(-1)) & ~np.isnan(s).any(axis=1)).sum())
-
-
 def sample_errors(reference: Array, candidate: Array) -> tuple[Array, Array]:
     """Return, for each of the rows of two (n, ...) arrays, ||r - c|| and ||r||; a broken row's error is infinite.
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpdeploy.numerics.drift import HISTOGRAM_BINS, HISTOGRAM_HIGH, HISTOGRAM_LOW, HISTOGRAM_PER_DECADE
+from mpdeploy.numerics.samples import HISTOGRAM_BINS, HISTOGRAM_HIGH, HISTOGRAM_LOW, HISTOGRAM_PER_DECADE
 
 _WIDTH, _HEIGHT = 720.0, 160.0
 TONES = 4  # colours that the style sheet has for candidates

@@ -195,7 +195,7 @@ def _differences(reference: First, candidate: First) -> tuple[Difference, ...]:
     found = []
     for name, expected in reference.outputs.items():
         if name in candidate.outputs:
-            meter = DriftMeter(name, Format.FP32.unit_roundoff)
+            meter = DriftMeter(name, Format.FP32)
             rows = expected.shape[0] if expected.ndim else 1
             meter.add(expected, candidate.outputs[name], rows, "benchmark")
             result = meter.result()

@@ -54,7 +54,7 @@ def verify(
     wanted = parse_budget(budget) if isinstance(budget, str) else budget
     ours, theirs = opened(Path(reference)), opened(Path(candidate))
     noise = _noise(ours, feeds, witnesses or {}) if depth.noise else ()
-    measured = compare(ours.runner, theirs.runner, feeds, theirs.coarsest.unit_roundoff)
+    measured = compare(ours.runner, theirs.runner, feeds, theirs.coarsest)
     allowed = wanted or default_budget(theirs.coarsest, measured.outputs)
     verdict = judge(measured.outputs, measured.missing, allowed, theirs.runner.describe(), noise)
     blame = None

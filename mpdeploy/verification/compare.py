@@ -7,6 +7,7 @@ import numpy as np
 
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import DriftMeter, OutputDrift
+from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.runner import Array, Runner
@@ -25,10 +26,10 @@ class Comparison:
     notes: tuple[str, ...]
 
 
-def compare(reference: Runner, candidate: Runner, feeds: Feeds, unit_roundoff: float) -> Comparison:
+def compare(reference: Runner, candidate: Runner, feeds: Feeds, coarsest: Format) -> Comparison:
     """Run both on every feed and return the drift of the candidate's outputs; one feed in memory at a time.
 
-    ``unit_roundoff`` is that of the candidate's coarsest format.  Outputs are paired by name, or, where no name is
+    ``coarsest`` is the candidate's coarsest format.  Outputs are paired by name, or, where no name is
     shared, by position.  Raises ``UsageError`` if the data do not fit either model.
     """
     meters: dict[str, DriftMeter] = {}
@@ -48,7 +49,7 @@ def compare(reference: Runner, candidate: Runner, feeds: Feeds, unit_roundoff: f
                 missing[name] = None
                 continue
             if name not in meters:
-                meters[name] = DriftMeter(name, unit_roundoff)
+                meters[name] = DriftMeter(name, coarsest)
             meters[name].add(expected[name], got[partner], rows, where, labels)
         count, samples = count + 1, samples + rows
     outputs = tuple(meter.result() for meter in meters.values())
@@ -66,13 +67,13 @@ def _labels(extras: Mapping[str, Array], rows: int, where: str) -> Array | None:
     if LABELS not in extras:
         return None
     labels = np.asarray(extras[LABELS])
-    if labels.size != rows or labels.dtype.kind not in "iu":
+    if not labels.ndim or labels.shape[0] != rows or labels.dtype.kind not in "iu":
         raise UsageError(
             f"'{LABELS}' is {labels.dtype.name}{list(labels.shape)}, the feed has {rows} samples",
             where=where,
-            remedy="give one integer class for each sample",
+            remedy="give one integer class for each sample, or for each of its tokens or pixels",
         )
-    return labels.reshape(rows)
+    return labels.reshape(rows) if labels.size == rows else labels
 
 
 def _pairs(ours: Sequence[str], theirs: Sequence[str], notes: dict[str, None]) -> dict[str, str | None]:

@@ -42,7 +42,7 @@ def repair_of(blame: Blame, ours: Subject, theirs: Subject, feeds: Feeds, budget
 
     def examine(path: Path) -> Trial:
         trial = opened(path)
-        measured = compare(ours.runner, trial.runner, feeds, trial.coarsest.unit_roundoff)
+        measured = compare(ours.runner, trial.runner, feeds, trial.coarsest)
         verdict = judge(measured.outputs, measured.missing, budget, trial.runner.describe())
         errors = [o.norm_relative for o in measured.outputs if not o.exact and o.elements]
         error = None if None in errors else max((e for e in errors if e is not None), default=0.0)

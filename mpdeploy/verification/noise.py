@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mpdeploy.numerics.drift import OutputDrift
+from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.runner import Runner
 from mpdeploy.verification.compare import compare
@@ -37,7 +38,9 @@ def measure_noise(reference: Runner, others: Iterable[tuple[str, Runner]], feeds
     ``others`` are made one at a time, so that one is in memory beside the reference.
     """
     some = feeds.first(FEEDS)
-    return tuple(noise for way, runner in others for noise in _of(way, compare(reference, runner, some, 0.0).outputs))
+    return tuple(
+        noise for way, runner in others for noise in _of(way, compare(reference, runner, some, Format.FP32).outputs)
+    )
 
 
 def loudest(noise: Sequence[Noise], output: str) -> Noise | None:

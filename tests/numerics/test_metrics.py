@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mpdeploy.numerics import metrics
-from mpdeploy.numerics.drift import HISTOGRAM_BINS, DriftMeter
+from mpdeploy.numerics import metrics, ranking
+from mpdeploy.numerics.drift import DriftMeter
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.metrics import Sums, sums
+from mpdeploy.numerics.samples import HISTOGRAM_BINS
 
-FP16 = Format.FP16.unit_roundoff
+FP16 = Format.FP16
 ALL = (
     metrics.cosine,
     metrics.norm_relative_error,
@@ -27,8 +28,8 @@ numbers = st.floats(-1e6, 1e6, width=32, allow_subnormal=True)
 pairs = hnp.arrays(np.float32, st.tuples(st.just(2), st.integers(1, 6), st.integers(1, 5)), elements=numbers)
 
 
-def meter(reference, candidate, rows=1, labels=None, unit_roundoff=FP16):
-    m = DriftMeter("y", unit_roundoff)
+def meter(reference, candidate, rows=1, labels=None, target=FP16):
+    m = DriftMeter("y", target)
     m.add(np.asarray(reference), np.asarray(candidate), rows, "feed", labels)
     return m.result()
 
@@ -175,7 +176,7 @@ def test_empty_outputs_are_counted():
 def test_top1_accepts_ties_of_the_reference_and_refuses_nan():
     r = np.array([[1.0, 1, 0], [0, 2, 1], [0, 1, 2], [3, 0, 0]])
     c = np.array([[0.0, 1, 0], [0, 1, 2], [0, 1, 2], [np.nan, 0, 0]])
-    assert metrics.top1_matches(r, c) == 2
+    assert ranking.top1_matches(r, c) == 2
     assert meter(r, c, rows=4).top1 == 0.5
 
 

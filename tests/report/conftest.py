@@ -22,7 +22,7 @@ def drift():
         labels = rng.integers(0, 10, 200)
         outputs = []
         for name in names:
-            meter = DriftMeter(name, kind.unit_roundoff)
+            meter = DriftMeter(name, kind)
             r = rng.standard_normal((200, 10)) + 8 * np.eye(10)[labels]
             meter.add(r, r * (1 + error * rng.standard_normal(r.shape)), 200, "test.npz", labels)
             outputs.append(meter.result())

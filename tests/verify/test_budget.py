@@ -7,6 +7,7 @@ import pytest
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.numerics.formats import Format
+from mpdeploy.numerics.significance import accuracy
 from mpdeploy.verification.budget import Limit, Metric, default_budget, parse_budget
 
 
@@ -66,7 +67,7 @@ def test_the_share_used_exceeds_one_exactly_when_the_limit_breaks():
 
 def test_defaults_are_looser_for_coarser_formats_and_know_classifiers():
     plain = [OutputDrift("y", False, 1, 1, 1.0)]
-    labelled = [OutputDrift("y", False, 1, 1, 1.0, labelled=1)]
+    labelled = [OutputDrift("y", False, 1, 1, 1.0, accuracy=accuracy(1, 1, 1, 0, 0))]
     limits = {
         f: {limit.metric: limit.value for limit in default_budget(f, plain).limits}
         for f in (Format.FP32, Format.FP16, Format.BF16)
