@@ -16,7 +16,7 @@ _DENSE_LIMIT_BYTES = 1 << 30
 
 def canonical_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with its local functions inlined, its sparse initializers dense, sizes of -1 or ? unknown."""
-    for graph in _proto_graphs(proto.graph):
+    for graph in proto_graphs(proto.graph):
         _densify(graph)
         _forget_unknown_sizes(graph)
     if proto.functions:
@@ -43,7 +43,7 @@ def name_nodes(model: ir.Model) -> None:
 def proto_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor of a model: initializers and attributes, in subgraphs and functions, too."""
     nodes: list[onnx.NodeProto] = [node for function in proto.functions for node in function.node]
-    for graph in _proto_graphs(proto.graph):
+    for graph in proto_graphs(proto.graph):
         yield from graph.initializer
         nodes += graph.node
     for node in nodes:
@@ -54,15 +54,16 @@ def proto_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 yield from attribute.tensors
 
 
-def _proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and all its subgraphs, parents first."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _proto_graphs(attribute.g)
+                yield from proto_graphs(attribute.g)
             elif attribute.type == onnx.AttributeProto.GRAPHS:
                 for inner in attribute.graphs:
-                    yield from _proto_graphs(inner)
+                    yield from proto_graphs(inner)
 
 
 def _forget_unknown_sizes(graph: onnx.GraphProto) -> None:

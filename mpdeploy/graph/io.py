@@ -7,9 +7,12 @@ initializers dense, every node named.  ``save`` writes a model whole or not at a
 
 import hashlib
 import mmap
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar, cast
 
 import onnx
 import onnx_ir as ir
@@ -25,6 +28,8 @@ IN_MEMORY_BYTES = 1024  # tensors below this size are parsed with the graph
 SINGLE_FILE_BYTES = 2**31 - 2**20  # protobuf refuses messages of 2 GiB and more
 
 _SOURCE = "mpdeploy.source"
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -114,38 +119,59 @@ def save(model: ir.Model, path: Path) -> None:
 
 def _write_single(path: Path, skeleton: bytes, tensors: list[StreamedTensor]) -> None:
     with atomic_path(path) as scratch, scratch.open("wb", buffering=1 << 20) as stream:
-        for piece in wire.inflate(skeleton, lambda slot: tensors[slot].nbytes):
-            if isinstance(piece, int):
-                tensors[piece].tofile(stream)
-            else:
-                stream.write(piece)
+        pieces = wire.inflate(skeleton, lambda slot: tensors[slot].nbytes)
+        for chunk in _ahead(chunk for piece in pieces for chunk in _chunks(piece, tensors)):
+            stream.write(chunk)
+
+
+def _chunks(piece: bytes | int, tensors: list[StreamedTensor]) -> Iterable[bytes | memoryview]:
+    return [piece] if isinstance(piece, bytes) else tensors[piece].raw_chunks()
 
 
 def _write_external(path: Path, skeleton: bytes, tensors: list[StreamedTensor]) -> Path:
-    offsets, digest = [], hashlib.sha256()
+    offsets, digest = _offsets(tensors), hashlib.sha256()
     with scratch_path(path.with_name(path.name + ".data")) as scratch:
         with scratch.open("wb", buffering=1 << 20) as stream:
-            for tensor in tensors:
-                stream.write(bytes(-stream.tell() % 64))  # aligned, so that runtimes can map it
-                offsets.append(stream.tell())
-                for chunk in tensor.raw_chunks():
-                    digest.update(chunk)
-                    stream.write(chunk)
+            for slot, chunk in _ahead((slot, chunk) for slot, t in enumerate(tensors) for chunk in t.raw_chunks()):
+                stream.write(bytes(max(0, offsets[slot] - stream.tell())))
+                digest.update(chunk)
+                stream.write(chunk)
         data = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
+        known = data.exists()
         publish(scratch, data)
+    try:
         proto = onnx.ModelProto.FromString(skeleton)
         for tensor_proto in _external_tensors(proto):
             slot = int(_external_info(tensor_proto)["offset"])
             del tensor_proto.external_data[:]
-            for key, value in (
-                ("location", data.name),
-                ("offset", offsets[slot]),
-                ("length", tensors[slot].nbytes),
-            ):
+            for key, value in (("location", data.name), ("offset", offsets[slot]), ("length", tensors[slot].nbytes)):
                 tensor_proto.external_data.add(key=key, value=str(value))
         with atomic_path(path) as model_scratch:
             model_scratch.write_bytes(proto.SerializeToString(deterministic=True))
+    except BaseException:
+        if not known:
+            data.unlink(missing_ok=True)
+        raise
     return data
+
+
+def _offsets(tensors: list[StreamedTensor]) -> list[int]:
+    """Where each tensor begins in a data file: aligned, so that runtimes can map it."""
+    offsets, end = [], 0
+    for tensor in tensors:
+        offsets.append(end + -end % 64)
+        end = offsets[-1] + tensor.nbytes
+    return offsets
+
+
+def _ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield the items while the next one is already being made in a thread: rounding runs beside writing."""
+    iterator, end = iter(items), object()
+    with ThreadPoolExecutor(1) as pool:
+        upcoming: Future[Item | object] = pool.submit(next, iterator, end)
+        while (item := upcoming.result()) is not end:
+            upcoming = pool.submit(next, iterator, end)
+            yield cast(Item, item)
 
 
 def serialised(model: ir.Model) -> tuple[bytes, list[StreamedTensor]]:
@@ -177,7 +203,7 @@ def _own_data_file(path: Path) -> Path | None:
         return None
     for tensor in _external_tensors(proto):
         location = _external_info(tensor).get("location", "")
-        if location.startswith(path.name + ".") and location.endswith(".data") and "/" not in location:
+        if re.fullmatch(re.escape(path.name) + r"\.[0-9a-f]{12}\.data", location):
             return path.with_name(location)
     return None
 

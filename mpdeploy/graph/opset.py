@@ -25,6 +25,7 @@ def raised(model: ir.Model, opset: int) -> ir.Model:
     before, slots = io.serialised(model)
     try:
         after = onnx.version_converter.convert_version(onnx.ModelProto.FromString(before), opset)
+        _mend(after, opset_of(model, ""), opset)
         check.check_structure(after, "")
         after = check.infer_types(after, "")
     except (RuntimeError, onnx.version_converter.ConvertError, onnx.checker.ValidationError, ModelError) as error:
@@ -43,6 +44,21 @@ def raised(model: ir.Model, opset: int) -> ir.Model:
     imports = [onnx.helper.make_opsetid(d, v) for d, v in result.graph.opset_imports.items() if d in ("", "ai.onnx")]
     result.ir_version = max(model.ir_version, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
     return result
+
+
+def _mend(proto: onnx.ModelProto, before: int, after: int) -> None:
+    """Write out what older operators meant and ONNX's converter forgets; ``ModelError`` where that is impossible."""
+    for graph in canonical.proto_graphs(proto.graph):
+        for node in graph.node:
+            if node.domain:
+                continue
+            # Until opset 10 Resize, and Upsample before it, knew one way to place the pixels.
+            if node.op_type == "Resize" and before <= 10 < after:
+                node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
+                node.attribute.append(onnx.helper.make_attribute("nearest_mode", "floor"))
+            # Until opset 12 it worked on all dimensions from `axis` on as if they were one.
+            if node.op_type == "Hardmax" and before <= 12 < after:
+                raise ModelError(f"Hardmax '{node.name}' has another meaning from opset 13 on")
 
 
 def _attach(model: ir.Model, slots: list[StreamedTensor]) -> None:

@@ -120,14 +120,17 @@ def _inflate(
 
 
 def _inflate_tensor(data: bytes, start: int, end: int, size_of: Callable[[int], int]) -> tuple[int, list[bytes | int]]:
-    slot, kept = -1, b""
+    entries: dict[bytes, bytes] = {}
+    kept = b""
     for field in _fields(data, start, end):
         if field.number == _EXTERNAL_DATA:
             key, value = _entry(data, field.body, field.end)
-            if key == b"offset":
-                slot = int(value)
+            entries[key] = value
         elif field.number != _DATA_LOCATION:
             kept += data[field.start : field.end]
+    if entries.get(b"location") != SLOT.encode():  # the marker stood elsewhere, in a name or among the weights
+        return end - start, [data[start:end]]
+    slot = int(entries[b"offset"])
     size = size_of(slot)
     head = kept + _key(_RAW_DATA, _LENGTH) + _varint(size)
     return len(head) + size, [head, slot]

@@ -12,6 +12,8 @@ from mpdeploy.graph.tensors import StreamedTensor
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.rounding import Loss, LossMeter
 
+_EXACT_ELEMENTS = 1 << 16  # larger tensors are weights, of whose ordinary rounding a bound says enough
+
 
 @dataclass(frozen=True)
 class ConstantFacts:
@@ -64,7 +66,7 @@ def scalar(value: ir.Value | None) -> float | None:
 def facts_of(tensor: ir.TensorProtocol, target: Format) -> ConstantFacts:
     """Read a float tensor once, chunk by chunk, and return its facts."""
     chunks: Iterable[NDArray[Any]] = tensor.chunks() if isinstance(tensor, StreamedTensor) else (tensor.numpy(),)
-    meter = LossMeter(target)
+    meter = LossMeter(target, exact=tensor.size <= _EXACT_ELEMENTS)
     low, high, infinite, integral = np.inf, -np.inf, False, True
     for chunk in chunks:
         flat = np.asarray(chunk).ravel()
