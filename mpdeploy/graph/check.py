@@ -78,9 +78,10 @@ def infer_types(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
 
 def _is_whole(tensor: onnx.TensorProto) -> bool:
     """Tell whether a tensor holds as much data as its type and shape ask for."""
-    count, bits = math.prod(tensor.dims), ir.DataType(tensor.data_type).bitwidth
+    count: int = math.prod(tensor.dims)
+    bits: int = ir.DataType(tensor.data_type).bitwidth
     if tensor.HasField("raw_data"):
-        return len(tensor.raw_data) == math.ceil(count * bits / 8)
+        return len(bytes(tensor.raw_data)) == math.ceil(count * bits / 8)
     fields = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
     stored = sum(len(getattr(tensor, field)) for field in fields)
     if tensor.data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
