@@ -1,0 +1,183 @@
+"""Releases on a machine that serves: all versions side by side, one of them current, and the history of that choice.
+
+STORE/versions/VERSION/   the bundles
+STORE/current             a link to the current one, replaced in one step
+STORE/history.json        who made which version current, when and why
+"""
+
+import contextlib
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+
+from filelock import FileLock
+
+from mpdeploy import records
+from mpdeploy.bundle.check import check_bundle
+from mpdeploy.bundle.manifest import MANIFEST, Manifest
+from mpdeploy.errors import UsageError, VerificationFailed
+from mpdeploy.files import atomic_folder, sha256_of
+
+_VERSIONS, _CURRENT, _HISTORY = "versions", "current", "history.json"
+
+
+class Action(Enum):
+    """How a version became current."""
+
+    PROMOTE = "promote"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One change: ``version`` became current instead of ``previous`` (empty at first).
+
+    ``when`` is a UTC time in ISO 8601, ``manifest`` the SHA-256 of the version's manifest.
+    """
+
+    action: Action
+    version: str
+    previous: str
+    who: str
+    when: str
+    why: str
+    manifest: str
+
+
+@dataclass(frozen=True)
+class History:
+    """Every change of a store, oldest first."""
+
+    entries: tuple[Entry, ...] = ()
+    schema: str = "mpdeploy.history/1"
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of releases.  ``key``: bundles must be signed by the owner of this ed25519 public key."""
+
+    folder: Path
+    key: Path | None = None
+
+    def current(self) -> str:
+        """Return the current version; empty if there is none."""
+        link = self.folder / _CURRENT
+        return link.readlink().name if link.is_symlink() else ""
+
+    def history(self) -> History:
+        """Return every change so far."""
+        path = self.folder / _HISTORY
+        return records.load(History, path) if path.is_file() else History()
+
+    def promote(self, bundle: Path, *, who: str, why: str) -> Entry:
+        """Take the bundle into the store and make its version current, in one step for those who read ``current``.
+
+        Returns the entry in the history.  Raises ``VerificationFailed`` if the bundle changed since it was packed or
+        its verdict is not a pass, ``UsageError`` if another bundle has that version or it is current already.
+        """
+        manifest = check_bundle(bundle, self.key)
+        _require_pass(manifest, bundle)
+        with self._locked():
+            if self.current() == manifest.version:
+                raise UsageError(f"version {manifest.version} is the current one already", where=str(self.folder))
+            self._take_in(bundle, manifest.version)
+            return self._switch(Action.PROMOTE, manifest.version, who, why)
+
+    def rollback(self, *, who: str, why: str, to: str = "") -> Entry:
+        """Make the version current that was so before the present one, or the version ``to``.
+
+        Its files are checked anew.  Returns the entry in the history.  Raises ``UsageError`` if there is none to go
+        back to, ``VerificationFailed`` if it is damaged.
+        """
+        with self._locked():
+            version = to or self._before()
+            home = self.folder / _VERSIONS / version
+            if version == self.current() or not home.is_dir():
+                known = sorted(path.name for path in (self.folder / _VERSIONS).glob("*"))
+                raise UsageError(
+                    f"cannot go back to version {version!r}",
+                    where=str(self.folder),
+                    remedy=f"the current one is {self.current() or 'none'}, there are {', '.join(known) or 'none'}",
+                )
+            _require_pass(check_bundle(home, self.key), home)
+            return self._switch(Action.ROLLBACK, version, who, why)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"the store cannot be written: {error.strerror}", where=str(self.folder), remedy="choose another folder"
+            ) from error
+        with FileLock(self.folder / ".lock"):
+            yield
+
+    def _take_in(self, bundle: Path, version: str) -> None:
+        home = self.folder / _VERSIONS / version
+        if home.is_dir():
+            if sha256_of(home / MANIFEST) != sha256_of(bundle / MANIFEST):
+                raise UsageError(
+                    f"the store holds another bundle as version {version}",
+                    where=str(bundle),
+                    remedy="pack it with another --version",
+                )
+            check_bundle(home, self.key)
+            return
+        with atomic_folder(home) as scratch:
+            shutil.copytree(bundle, scratch, dirs_exist_ok=True)
+            check_bundle(scratch, self.key)  # what was copied, not what it was copied from
+
+    def _switch(self, action: Action, version: str, who: str, why: str) -> Entry:
+        entry = Entry(
+            action=action,
+            version=version,
+            previous=self.current(),
+            who=who,
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            why=why,
+            manifest=sha256_of(self.folder / _VERSIONS / version / MANIFEST),
+        )
+        before = self.history()
+        # The link decides.  The entry is written first, and taken back if the link cannot be replaced.
+        records.save(History((*before.entries, entry)), self.folder / _HISTORY)
+        link = self.folder / _CURRENT
+        scratch = link.with_name(f".{_CURRENT}.{secrets.token_hex(4)}")
+        try:
+            scratch.symlink_to(Path(_VERSIONS) / version, target_is_directory=True)
+            scratch.replace(link)
+        except OSError as error:
+            scratch.unlink(missing_ok=True)
+            records.save(before, self.folder / _HISTORY)
+            raise UsageError(
+                f"the current version cannot be changed: {error.strerror}",
+                where=str(link),
+                remedy="use a file system with symbolic links",
+            ) from error
+        return entry
+
+    def _before(self) -> str:
+        """The version that going back leads to: promotions pile up, going back takes them off again."""
+        pile: list[str] = []
+        for entry in self.history().entries:
+            if entry.action is Action.PROMOTE:
+                pile.append(entry.version)
+            else:
+                while pile and pile[-1] != entry.version:
+                    pile.pop()
+        if len(pile) < 2:
+            raise UsageError("there is no release before the current one", where=str(self.folder))
+        return pile[-2]
+
+
+def _require_pass(manifest: Manifest, where: Path) -> None:
+    if not manifest.passed:
+        raise VerificationFailed(
+            f"version {manifest.version} may not be shipped: {'; '.join(manifest.reasons)}",
+            where=str(where),
+            remedy="convert or verify again, and pack a new bundle",
+        )

@@ -1,0 +1,137 @@
+"""`mpdeploy bundle`: pack a release, or verify one."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mpdeploy.bundle.manifest import Manifest, TrainingFacts
+from mpdeploy.cli.outcome import Outcome, result_options
+
+
+class _PackByDefault(click.Group):
+    """`mpdeploy bundle DIR` packs; `mpdeploy bundle verify DIR` verifies."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["pack", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_PackByDefault, no_args_is_help=True)
+def command() -> None:
+    """Pack the folder that an export wrote into a release that stands alone, or verify a release.
+
+    `mpdeploy bundle DIR -o BUNDLE` is short for `mpdeploy bundle pack DIR -o BUNDLE`.
+    """
+
+
+@command.command("pack")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The bundle to write  [default: DIR-bundle].")
+@click.option("--name", help="The release's name  [default: the folder's].")
+@click.option("--version", default="", help="Its version  [default: 12 digits of a hash over its files].")
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), help="Where the models come from  [default: DIR/model.pt]."
+)
+@click.option("--sample", metavar="D", help="Data whose first feed goes along  [default: DIR/heldout].")
+@click.option("--licence", "licences", multiple=True, type=click.Path(path_type=Path), help="A licence or notice file.")
+@click.option("--sign", "key", type=click.Path(path_type=Path), help="Sign with this ed25519 private key (PEM).")
+@click.option("--triton", is_flag=True, help="Lay out a model repository for Triton Inference Server, too.")
+@click.option("--triton-version", type=click.IntRange(min=1), default=1, show_default=True, help="Its version folder.")
+@click.option(
+    "--triton-batch", type=click.IntRange(min=0), default=32, show_default=True, help="Largest batch; 0: none."
+)
+@click.option(
+    "--triton-delay", type=click.IntRange(min=0), default=100, show_default=True, help="Wait for more, in µs."
+)
+@click.option("--triton-instances", type=click.IntRange(min=1), default=1, show_default=True, help="Of each model.")
+@click.option("--triton-gpu", is_flag=True, help="Serve ONNX models on GPUs.")
+@result_options
+def pack_command(
+    folder: Path,
+    output: Path | None,
+    name: str | None,
+    version: str,
+    checkpoint: Path | None,
+    sample: str | None,
+    licences: tuple[Path, ...],
+    key: Path | None,
+    triton: bool,
+    triton_version: int,
+    triton_batch: int,
+    triton_delay: int,
+    triton_instances: int,
+    triton_gpu: bool,
+) -> Outcome:
+    """Pack DIR, the folder that an export wrote: models, plans, engines, reports, provenance.
+
+    A release whose models did not all pass verification is packed, too, but `mpdeploy promote` refuses it.
+    """
+    from mpdeploy.bundle.pack import Packing, pack
+    from mpdeploy.bundle.triton import Serving
+    from mpdeploy.bundle.triton_config import Batching
+    from mpdeploy.runtime.feeds import open_feeds
+
+    data = sample or (str(folder / "heldout") if (folder / "heldout").is_dir() else None)
+    serving = Serving(Batching(triton_batch, triton_delay), triton_instances, triton_version, triton_gpu)
+    packing = Packing(
+        name=name or folder.resolve().name,
+        version=version,
+        sample=None if data is None else open_feeds(data),
+        licences=licences,
+        training=_training(checkpoint or folder / "model.pt", required=checkpoint is not None),
+        serving=serving if triton else None,
+        key=key,
+    )
+    target = output or folder.with_name(f"{folder.resolve().name}-bundle")
+    manifest = pack(folder, target, packing)
+    return Outcome(manifest, lambda: _show(manifest, target))
+
+
+@command.command("verify")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--key", type=click.Path(path_type=Path), help="Its signature must be by this ed25519 public key (PEM).")
+@result_options
+def verify_command(bundle: Path, key: Path | None) -> Outcome:
+    """Tell whether any byte of BUNDLE changed since it was packed: exit code 0 if none did, 1 otherwise."""
+    from mpdeploy.bundle.check import check_bundle
+
+    manifest = check_bundle(bundle, key)
+    return Outcome(manifest, lambda: _show(manifest, bundle))
+
+
+def _show(manifest: Manifest, folder: Path) -> None:
+    size = sum(file.bytes for file in manifest.files)
+    print(f"{folder}: {manifest.name} {manifest.version}, {len(manifest.files)} files, {size / 1e6:.1f} MB")
+    for model in manifest.models:
+        verdict = "reference" if model.verdict is None else "pass" if model.verdict.passed else "FAIL"
+        print(f"  {model.path}  {model.format}  {verdict if model.format != 'fp32' or model.verdict else 'reference'}")
+    for engine in manifest.engines:
+        print(f"  {engine.path}  {engine.backend} {engine.backend_version}, from {engine.model or 'an unknown model'}")
+    for note in manifest.notes:
+        print(f"  note: {note}")
+    print("  may be promoted" if manifest.passed else f"  may NOT be promoted: {'; '.join(manifest.reasons)}")
+
+
+def _training(path: Path, *, required: bool) -> TrainingFacts | None:
+    if not required and not path.is_file():
+        return None
+    from mpdeploy.files import sha256_of
+    from mpdeploy.train.checkpoint import load_checkpoint
+
+    record: Any = load_checkpoint(path).record
+    return TrainingFacts(
+        checkpoint_sha256=sha256_of(path),
+        recipe=record.recipe.file,
+        recipe_sha256=record.recipe.sha256,
+        level=str(record.level),
+        seed=record.seed,
+        epochs=record.epochs,
+        metric_name=record.metric_name,
+        metric=record.metric,
+        steps_applied=record.steps_applied,
+        steps_skipped=record.steps_skipped,
+        torch_version=record.torch_version,
+        mpdeploy_version=record.mpdeploy_version,
+    )

@@ -1,0 +1,29 @@
+"""`mpdeploy promote`: make a release the current one."""
+
+import getpass
+from pathlib import Path
+
+import click
+
+from mpdeploy.cli.outcome import Outcome, result_options
+
+
+@click.command(
+    epilog="The store holds all versions side by side; STORE/current is a link that changes in one step, "
+    "STORE/history.json keeps who changed it, when and why."
+)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--store", required=True, type=click.Path(path_type=Path), help="The folder that holds the releases.")
+@click.option("--why", required=True, help="The reason, for the history.")
+@click.option("--who", default=getpass.getuser, show_default="the user", help="Who decides.")
+@click.option("--key", type=click.Path(path_type=Path), help="Bundles must be signed by this ed25519 public key (PEM).")
+@result_options
+def command(bundle: Path, store: Path, why: str, who: str, key: Path | None) -> Outcome:
+    """Take BUNDLE into the store and make its version the current one.
+
+    Refused (exit code 1) if a byte of it changed or its verdict is not a pass.
+    """
+    from mpdeploy.bundle.store import Store
+
+    entry = Store(store, key).promote(bundle, who=who, why=why)
+    return Outcome(entry, lambda: print(f"{store}: {entry.version} is current, before it {entry.previous or 'none'}"))

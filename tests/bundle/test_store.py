@@ -1,0 +1,149 @@
+"""Which release is current, how it became so, and how to go back."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from mpdeploy.bundle.check import check_bundle
+from mpdeploy.bundle.pack import Packing, pack
+from mpdeploy.bundle.store import Action, Store
+from mpdeploy.errors import UsageError, VerificationFailed
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def release(export, tmp_path):
+    """Return a function that packs a version."""
+
+    def make(version):
+        target = tmp_path / f"bundle-{version}"
+        pack(export, target, Packing("net", version=version))
+        return target
+
+    return make
+
+
+def promote(store, bundle):
+    return store.promote(bundle, who="ann", why="because")
+
+
+def test_a_promoted_version_is_current_and_whole(store, release):
+    entry = store.promote(release("1"), who="ann", why="first release")
+    assert (entry.action, entry.version, entry.previous) == (Action.PROMOTE, "1", "")
+    assert (entry.who, entry.why) == ("ann", "first release")
+    assert store.current() == "1"
+    assert check_bundle(store.folder / "current").version == "1"
+    assert store.history().entries == (entry,)
+
+
+def test_back_and_forth(store, release):
+    for version in ("1", "2", "3"):
+        promote(store, release(version))
+    assert store.rollback(who="bob", why="worse").version == "2"
+    assert store.rollback(who="bob", why="worse still").version == "1"
+    with pytest.raises(UsageError, match="no release before"):
+        store.rollback(who="bob", why="?")
+    assert promote(store, release("3")).previous == "1"
+    assert store.rollback(who="bob", why="again").version == "1"
+    assert store.rollback(who="bob", why="that one", to="2").version == "2"
+    assert store.current() == "2"
+    assert [entry.version for entry in store.history().entries] == ["1", "2", "3", "2", "1", "3", "1", "2"]
+
+
+def test_a_release_that_did_not_pass_is_refused(export, store, release):
+    promote(store, release("1"))
+    (export / "drift.fp16.json").unlink()
+    with pytest.raises(VerificationFailed, match=r"version 2 may not be shipped: .*no drift report"):
+        promote(store, release("2"))
+    assert store.current() == "1"
+    assert len(store.history().entries) == 1
+    assert not (store.folder / "versions" / "2").exists()
+
+
+def test_a_changed_bundle_is_refused(store, release):
+    bundle = release("1")
+    (bundle / "models" / "model.onnx").write_bytes(b"other")
+    with pytest.raises(VerificationFailed, match=r"model\.onnx differs"):
+        promote(store, bundle)
+    assert store.current() == ""
+
+
+def test_a_version_that_rotted_is_not_gone_back_to(store, release):
+    promote(store, release("1"))
+    promote(store, release("2"))
+    (store.folder / "versions" / "1" / "models" / "model.onnx").write_bytes(b"rot")
+    with pytest.raises(VerificationFailed, match="differs"):
+        store.rollback(who="bob", why="worse")
+    assert store.current() == "2"
+
+
+def test_one_version_is_one_bundle(store, release, export, tmp_path):
+    promote(store, release("1"))
+    with pytest.raises(UsageError, match="is the current one already"):
+        promote(store, release("1"))
+    promote(store, release("2"))
+    other = tmp_path / "other"
+    pack(export, other, Packing("other", version="1"))
+    with pytest.raises(UsageError, match=r"another bundle as version 1.*--version"):
+        promote(store, other)
+
+
+def test_only_what_was_promoted_can_be_gone_back_to(store, release):
+    promote(store, release("1"))
+    for version in ("9", "1"):
+        with pytest.raises(UsageError, match=r"cannot go back to version .*there are 1"):
+            store.rollback(who="bob", why="?", to=version)
+
+
+def test_a_store_with_a_key_takes_signed_bundles_only(export, tmp_path, release, keys):
+    private, public = keys
+    store = Store(tmp_path / "store", key=public)
+    with pytest.raises(VerificationFailed, match="not signed"):
+        promote(store, release("1"))
+    pack(export, tmp_path / "signed", Packing("net", version="1", key=private))
+    assert promote(store, tmp_path / "signed").version == "1"
+
+
+def test_a_link_that_cannot_be_made_leaves_history_as_it_was(store, release, monkeypatch):
+    promote(store, release("1"))
+    bundle = release("2")
+
+    def refuse(*_, **__):
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    with pytest.raises(UsageError, match="current version cannot be changed"):
+        promote(store, bundle)
+    assert store.current() == "1"
+    assert len(store.history().entries) == 1
+
+
+def _watch(link, stop, torn):
+    while not stop.is_set():
+        try:
+            if not (Path(os.path.realpath(link)) / "manifest.json").is_file():
+                torn.value += 1
+        except OSError:
+            torn.value += 1
+
+
+def test_readers_never_see_a_moment_without_a_current_version(store, release):
+    promote(store, release("1"))
+    promote(store, release("2"))
+    fork = multiprocessing.get_context("fork")
+    stop, torn = fork.Event(), fork.Value("i", 0)
+    watcher = fork.Process(target=_watch, args=(store.folder / "current", stop, torn))
+    watcher.start()
+    for _ in range(10):
+        store.rollback(who="bob", why="back", to="1")
+        store.rollback(who="bob", why="forth", to="2")
+    stop.set()
+    watcher.join(10)
+    assert watcher.exitcode == 0
+    assert torn.value == 0

@@ -1,0 +1,125 @@
+"""Model repositories that Triton's own schema accepts."""
+
+import dataclasses
+
+import pytest
+from google.protobuf import text_format
+
+from mpdeploy import records
+from mpdeploy.bundle.pack import Packing, pack
+from mpdeploy.bundle.triton import Serving
+from mpdeploy.bundle.triton_config import Batching, Servable, config_text, triton_schema
+from mpdeploy.conversion.api import convert
+from mpdeploy.engine.api import build
+from mpdeploy.engine.options import BuildOptions, parse_shapes
+from mpdeploy.engine.record import EngineRecord, sidecar_of
+from mpdeploy.errors import DependencyError, ModelError, UsageError
+from mpdeploy.files import sha256_of
+from mpdeploy.runtime.runner import TensorSpec
+
+pytest.importorskip("tritonclient", reason="tritonclient is not installed")
+
+X = TensorSpec("x", "float32", ("N", 3, "H"))
+Y = TensorSpec("y", "float16", ("N", 10))
+
+
+def parse(text):
+    return text_format.Parse(text, triton_schema().ModelConfig())
+
+
+def servable(*, inputs=(X,), outputs=(Y,), on_gpu=False, largest=None):
+    return Servable("net", "onnxruntime", "model.onnx", inputs, outputs, on_gpu, largest)
+
+
+def test_types_and_shapes_without_the_batch():
+    config = parse(config_text(servable(), Batching(16, 250), 2))
+    schema = triton_schema()
+    assert (config.name, config.backend, config.max_batch_size) == ("net", "onnxruntime", 16)
+    assert (list(config.input[0].dims), list(config.output[0].dims)) == ([3, -1], [10])
+    assert (config.input[0].data_type, config.output[0].data_type) == (schema.TYPE_FP32, schema.TYPE_FP16)
+    assert config.dynamic_batching.max_queue_delay_microseconds == 250
+    assert (config.instance_group[0].count, config.instance_group[0].kind) == (2, schema.ModelInstanceGroup.KIND_CPU)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ((TensorSpec("x", "float32", (1, 3)),), (TensorSpec("y", "float32", (1, 2)),)),  # a fixed first axis
+        ((TensorSpec("x", "float32", ("N", 3)),), (TensorSpec("y", "float32", ("M", 2)),)),  # counts something else
+        ((TensorSpec("x", "float32", ("N", 3)),), (TensorSpec("y", "float32", ("N", "N")),)),  # samples see each other
+        ((TensorSpec("x", "float32", ("N", 3)),), (TensorSpec("y", "float32", ()),)),
+    ],
+)
+def test_what_is_no_batch_keeps_its_first_axis(inputs, outputs):
+    config = parse(config_text(servable(inputs=inputs, outputs=outputs), Batching(), 1))
+    assert config.max_batch_size == 0
+    assert not config.HasField("dynamic_batching")
+    assert len(config.input[0].dims) == 2
+
+
+def test_a_scalar_per_sample_is_reshaped_away():
+    config = parse(config_text(servable(outputs=(TensorSpec("score", "float32", ("N",)),)), Batching(), 1))
+    assert list(config.output[0].dims) == [1]
+    assert config.output[0].HasField("reshape")
+    assert list(config.output[0].reshape.shape) == []
+
+
+def test_an_engine_takes_no_more_than_its_profiles():
+    assert parse(config_text(servable(on_gpu=True, largest=8), Batching(32), 1)).max_batch_size == 8
+    assert parse(config_text(servable(), Batching(0), 1)).max_batch_size == 0
+
+
+def test_every_type_that_models_use_is_known_to_triton():
+    names = "bool float16 float32 float64 bfloat16 string int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+    for name in names.split():
+        config = parse(config_text(servable(inputs=(TensorSpec("x", name, ("N", 1)),)), Batching(), 1))
+        assert config.input[0].data_type != triton_schema().TYPE_INVALID
+    with pytest.raises(ModelError, match="no type for x complex64"):
+        config_text(servable(inputs=(TensorSpec("x", "complex64", ("N", 1)),)), Batching(), 1)
+
+
+def test_the_repository_of_an_export(export, tmp_path):
+    convert(export / "model.onnx", export / "model.bf16.onnx", precision="bf16")
+    manifest = pack(export, tmp_path / "out", Packing("net", serving=Serving(version=3)))
+    home = tmp_path / "out" / "triton"
+    assert sorted(path.name for path in home.iterdir()) == ["model_bf16_onnx", "model_fp16_onnx", "model_onnx"]
+    backends = {}
+    for model in home.iterdir():
+        config = parse((model / "config.pbtxt").read_text())
+        assert config.name == model.name
+        assert (model / "3" / config.default_model_filename).is_file()
+        backends[model.name] = config.backend
+    assert backends == {
+        "model_bf16_onnx": "openvino", "model_fp16_onnx": "onnxruntime", "model_onnx": "onnxruntime",
+    }  # fmt: skip
+    listed = {file.path for file in manifest.files}
+    assert "triton/model_onnx/3/model.onnx" in listed
+    assert sha256_of(home / "model_onnx" / "3" / "model.onnx") == sha256_of(export / "model.onnx")
+
+
+def test_engines_go_to_the_back_end_that_can_run_them(export, tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    engine = export / "model.fp16.engine"
+    build(export / "model.fp16.onnx", engine, options=BuildOptions(profiles=parse_shapes(["x:1x8:4x8:8x8"])))
+    manifest = pack(export, tmp_path / "out", Packing("net", serving=Serving()))
+    assert any("no back end for engines by rtx" in note for note in manifest.notes)
+    record = records.load(EngineRecord, sidecar_of(engine))
+    records.save(dataclasses.replace(record, backend="tensorrt"), sidecar_of(engine))
+    pack(export, tmp_path / "out", Packing("net", serving=Serving()))
+    config = parse((tmp_path / "out" / "triton" / "model_fp16_plan" / "config.pbtxt").read_text())
+    assert (config.backend, config.max_batch_size) == ("tensorrt", 8)
+    assert config.instance_group[0].kind == triton_schema().ModelInstanceGroup.KIND_GPU
+
+
+def test_without_the_schema_the_extra_is_named(export, tmp_path, monkeypatch):
+    triton_schema.cache_clear()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DependencyError, match=r"pip install 'mpdeploy\[triton\]'"):
+        pack(export, tmp_path / "out", Packing("net", serving=Serving()))
+    assert not (tmp_path / "out").exists()
+
+
+def test_impossible_wishes():
+    for wrong in (lambda: Serving(version=0), lambda: Serving(instances=0), lambda: Batching(largest=-1)):
+        with pytest.raises(UsageError):
+            wrong()

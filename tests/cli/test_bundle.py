@@ -1,0 +1,78 @@
+"""`mpdeploy bundle`, `promote`, `rollback` as a user calls them: one story, then the refusals."""
+
+import json
+import subprocess
+import sys
+
+import onnx.parser
+import pytest
+
+NET = """<ir_version: 10, opset_import: ["" : 17]>
+net (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1,2,3,4}> { y = MatMul(x, w) }"""
+HALF = """<ir_version: 10, opset_import: ["" : 17]>
+net (float16[N,2] x) => (float16[N,2] y) { y = Relu(x) }"""
+
+
+def mpdeploy(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "mpdeploy", *map(str, words)], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def export(tmp_path):
+    folder = tmp_path / "net"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(onnx.parser.parse_model(NET).SerializeToString())
+    return folder
+
+
+def test_pack_verify_promote_roll_back(export, tmp_path):
+    store = tmp_path / "store"
+    for version in ("1", "2"):
+        bundle = tmp_path / f"net-{version}"
+        packed = mpdeploy("bundle", export, "-o", bundle, "--version", version, "--json")
+        assert packed.returncode == 0, packed.stderr
+        assert json.loads(packed.stdout) == json.loads((bundle / "manifest.json").read_text())
+        assert mpdeploy("bundle", "verify", bundle).returncode == 0
+        promoted = mpdeploy("promote", bundle, "--store", store, "--why", f"release {version}", "--who", "ann")
+        assert promoted.returncode == 0, promoted.stderr
+    done = mpdeploy("rollback", "--store", store, "--why", "worse", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["version"] == "1"
+    assert (store / "current").resolve().name == "1"
+    history = json.loads((store / "history.json").read_text())["entries"]
+    assert [(entry["version"], entry["why"]) for entry in history] == [
+        ("1", "release 1"), ("2", "release 2"), ("1", "worse"),
+    ]  # fmt: skip
+
+
+def test_damage_and_a_missing_verdict_exit_with_1(export, tmp_path):
+    bundle = tmp_path / "net-bundle"
+    (export / "half.onnx").write_bytes(onnx.parser.parse_model(HALF).SerializeToString())
+    assert "may NOT be promoted" in mpdeploy("bundle", export).stdout
+    refused = mpdeploy("promote", bundle, "--store", tmp_path / "store", "--why", "hope")
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "no drift report is about it" in refused.stderr
+    (bundle / "models" / "model.onnx").write_bytes(b"damage")
+    damaged = mpdeploy("bundle", "verify", bundle)
+    assert damaged.returncode == 1
+    assert "models/model.onnx differs" in damaged.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["bundle", "nowhere"], 2, "no such folder"),
+        (["bundle", "verify", "nowhere"], 2, "not a bundle"),
+        (["promote", "nowhere", "--store", "s", "--why", "w"], 2, "not a bundle"),
+        (["rollback", "--store", "s", "--why", "w"], 2, "no release before"),
+        (["rollback", "--store", "s"], 2, "--why"),
+    ],
+)
+def test_refusals_are_one_line(tmp_path, monkeypatch, words, code, says):
+    monkeypatch.chdir(tmp_path)
+    done = mpdeploy(*words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
