@@ -36,8 +36,9 @@ def invalid_model(where: str) -> Iterator[None]:
         yield
     except _LIBRARY_FAULTS as error:
         cause: BaseException = error
-        while isinstance(cause, ir.serde.SerdeError) and cause.__cause__ is not None:
-            cause = cause.__cause__  # only the innermost one says what was wrong
+        if isinstance(error, ir.serde.SerdeError):  # only the innermost says what was wrong
+            while inner := cause.__cause__ or cause.__context__:
+                cause = inner
         raise ModelError(f"the model is invalid: {_one_line(cause)}", where=where) from error
 
 

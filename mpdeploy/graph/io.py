@@ -6,6 +6,7 @@ initializers dense, every node named.  ``save`` writes a model whole or not at a
 """
 
 import hashlib
+import math
 import mmap
 import re
 from collections.abc import Iterable, Iterator
@@ -52,6 +53,7 @@ def load(path: Path) -> ir.Model:
     proto = read_skeleton(path)
     with check.invalid_model(str(path)):
         source = _source(proto, path)
+        _embed_small(proto, path)
         proto = canonical.canonical_proto(proto)
         check.check_structure(proto, str(path))
         proto = check.infer_types(proto, str(path))
@@ -228,15 +230,32 @@ def _model_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
                 yield attribute.as_tensor()
 
 
+def _embed_small(proto: onnx.ModelProto, path: Path) -> None:
+    """Read small external tensors: they may decide shapes, which ONNX infers from data in the model alone."""
+    for tensor in _external_tensors(proto):
+        info, dtype = _external_info(tensor), ir.DataType(tensor.data_type)
+        if math.prod(tensor.dims) * dtype.bitwidth >= 8 * IN_MEMORY_BYTES:
+            continue
+        length = int(info["length"]) if "length" in info else None
+        place = info.get("location", ""), int(info.get("offset", 0)), length
+        tensor.raw_data = _file_tensor(path, *place, tensor.name, dtype, ir.Shape(tensor.dims)).tobytes()
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+
+
+def _file_tensor(
+    path: Path, location: str, start: int, nbytes: int | None, name: str, dtype: ir.DataType, shape: ir.Shape
+) -> FileTensor:
+    home = path if location == path.name else resolve_external(path.parent, location, name)
+    return FileTensor(home, start, nbytes, name, dtype, shape)
+
+
 def _attach_files(model: ir.Model, path: Path) -> None:
     """Let every reference left by ``read_skeleton``, and all external data, be read from its file on demand."""
 
     def attached(tensor: ir.ExternalTensor) -> FileTensor:
-        name = tensor.name or ""
-        inside = str(tensor.location) == path.name
-        home = path if inside else resolve_external(path.parent, str(tensor.location), name)
-        shape = ir.Shape(tensor.shape)
-        return FileTensor(home, tensor.offset or 0, tensor.length, name, tensor.dtype, shape)
+        place = str(tensor.location), tensor.offset or 0, tensor.length
+        return _file_tensor(path, *place, tensor.name or "", tensor.dtype, ir.Shape(tensor.shape))
 
     for graph in all_graphs(model):
         for value in graph.initializers.values():

@@ -79,12 +79,14 @@ def _strip(buffer: Buffer, start: int, end: int, message: _Message, location: by
     children = _CHILDREN[message]
     pieces: list[bytes] = []
     copied = start
+    reference = b""
     for field in _fields(buffer, start, end):
         size = field.end - field.body
         if field.wire != _LENGTH or size < threshold:
             continue
         if message is _Message.TENSOR and field.number == _RAW_DATA:
-            replacement = _reference(location, field.body, size)
+            # It comes last, where it overrules what the tensor says of its location.
+            replacement, reference = b"", _reference(location, field.body, size)
         elif field.number in children:
             child = b"".join(_strip(buffer, field.body, field.end, children[field.number], location, threshold))
             replacement = _length_delimited(field.number, child)
@@ -92,8 +94,7 @@ def _strip(buffer: Buffer, start: int, end: int, message: _Message, location: by
             continue
         pieces += [buffer[copied : field.start], replacement]
         copied = field.end
-    pieces.append(buffer[copied:end])
-    return pieces
+    return [*pieces, buffer[copied:end], reference]
 
 
 def _inflate(
