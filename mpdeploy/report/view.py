@@ -6,7 +6,7 @@ from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.report import words
 from mpdeploy.report.pictures import TONES, Distribution, distribution
 from mpdeploy.report.record import Report
-from mpdeploy.verification.budget import Metric
+from mpdeploy.verification.limits import Metric
 from mpdeploy.verification.record import DriftReport
 from mpdeploy.verification.verdict import Check
 

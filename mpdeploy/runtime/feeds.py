@@ -5,21 +5,19 @@ each, in the natural order of their names), or ``module.py:callable`` that yield
 """
 
 import hashlib
-import importlib.util
 import itertools
 import re
-import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file, sha256_of
+from mpdeploy.runtime.plugins import failed, is_plugin, load_plugin
 from mpdeploy.runtime.runner import Array, Feed
 
 _NPY = b"\x93NUMPY"  # how a file with a single array begins
@@ -68,9 +66,8 @@ class Feeds:
 
 def open_feeds(source: str) -> Feeds:
     """Return the feeds that ``--data SOURCE`` names; raises ``UsageError`` if there are none."""
-    path_text, colon, function = source.rpartition(":")
-    if colon and path_text.endswith(".py"):
-        return _from_callable(Path(path_text), function)
+    if is_plugin(source):
+        return _from_callable(source)
     path = Path(source)
     if path.is_dir():
         return _from_folder(path)
@@ -139,17 +136,16 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
-def _from_callable(path: Path, function: str) -> Feeds:
-    readable_file(path, "data module")
-    name = f"{path}:{function}"
-    made = _load_function(path, function)
+def _from_callable(name: str) -> Feeds:
+    made = load_plugin(name, "data")
+    path = Path(name.rpartition(":")[0])
 
     def opener() -> Iterator[tuple[str, Feed]]:
         try:
             produced = made()
             items = iter([produced] if isinstance(produced, Mapping) else produced)
         except Exception as error:
-            raise _failed(error, name) from error
+            raise failed(error, "data", name) from error
         index = 0
         while True:
             try:
@@ -157,40 +153,11 @@ def _from_callable(path: Path, function: str) -> Feeds:
             except StopIteration:
                 return
             except Exception as error:
-                raise _failed(error, name) from error
+                raise failed(error, "data", name) from error
             yield f"{name} #{index}", _checked(feed, f"{name} #{index}")
             index += 1
 
     return Feeds(name, opener, None, lambda: sha256_of(path))
-
-
-def _load_function(path: Path, function: str) -> Callable[[], Any]:
-    spec = importlib.util.spec_from_file_location(f"mpdeploy_data_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UsageError("not a Python module", where=str(path))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickling inside the module look there
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise _failed(error, str(path)) from error
-    made = getattr(module, function, None)
-    if not callable(made):
-        functions = sorted(n for n, v in vars(module).items() if callable(v) and not n.startswith("_"))
-        raise UsageError(
-            f"the data module has no function {function!r}",
-            where=str(path),
-            remedy=f"it has {', '.join(functions[:8]) or 'none'}",
-        )
-    return made  # type: ignore[no-any-return]
-
-
-def _failed(error: Exception, where: str) -> UsageError:
-    return UsageError(
-        f"the data function failed: {type(error).__name__}: {error}",
-        where=where,
-        remedy="run it by itself to see where",
-    )
 
 
 def _checked(feed: object, where: str) -> Feed:

@@ -11,12 +11,16 @@ import mpdeploy
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Feeds, open_feeds
 from mpdeploy.runtime.runner import Runner
-from mpdeploy.verification.budget import Budget, default_budget, parse_budget
+from mpdeploy.verification.baseline import load_baseline, worse_than
+from mpdeploy.verification.budget import Budget, parse_budget
 from mpdeploy.verification.compare import Comparison, compare
+from mpdeploy.verification.defaults import default_budget
 from mpdeploy.verification.inside import blame_on, repair_of
 from mpdeploy.verification.noise import Noise, measure_noise
 from mpdeploy.verification.record import DataFacts, DriftReport
+from mpdeploy.verification.settings import Settings
 from mpdeploy.verification.subject import Subject, opened
+from mpdeploy.verification.tasks import NO_SCORING, Scoring
 from mpdeploy.verification.verdict import judge
 
 
@@ -36,48 +40,64 @@ def verify(
     reference: str | Path,
     candidate: str | Path,
     data: str | Feeds,
-    budget: str | Budget | None = None,
+    budget: str | Budget | Settings | None = None,
     *,
     depth: Depth = Depth(),
+    scoring: Scoring = NO_SCORING,
+    baseline: str | Path | None = None,
+    runner: Runner | None = None,
     witnesses: Mapping[str, Runner] | None = None,
+    force: bool = False,
 ) -> DriftReport:
     """Return how far the ONNX model ``candidate`` drifts from ``reference`` on the data, and the verdict.
 
-    A model with FP16 or BF16 tensors runs under true rounding (see ``mpdeploy.runtime.emulator``).  ``data`` and
-    ``budget`` may be written as their flags are; without a budget the default for the candidate's format counts.
-    ``witnesses`` are other runs of the reference, by a word for each, say of the torch model it came from: what they
-    differ in counts as its noise.  Raises ``UsageError`` for bad files or data, ``ModelError`` for models that
-    cannot run.
+    A model with FP16 or BF16 tensors runs under true rounding (see ``mpdeploy.runtime.emulator``), or the candidate
+    in ``runner``; if that run is no evidence, only ``force`` lets it pass.  ``data`` and ``budget`` may be written
+    as their flags are; without a budget the default for the candidate's format counts.  ``baseline`` is an earlier
+    ``report.json`` that the drift must not exceed.  ``witnesses`` are other runs of the reference, by a word for
+    each, say of the torch model it came from: what they differ in counts as its noise.  Raises ``UsageError`` for
+    bad files or data, ``ModelError`` for models that cannot run.
     """
     started, created = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     feeds = open_feeds(data) if isinstance(data, str) else data
-    wanted = parse_budget(budget) if isinstance(budget, str) else budget
-    ours, theirs = opened(Path(reference)), opened(Path(candidate))
+    scorers = scoring.scorers()
+    ours, theirs = opened(Path(reference)), opened(Path(candidate), runner)
+    before = load_baseline(Path(baseline), theirs.coarsest) if baseline is not None else None
+    wanted = _wanted(budget, theirs.coarsest)
     noise = _noise(ours, feeds, witnesses or {}) if depth.noise else ()
-    measured = compare(ours.runner, theirs.runner, feeds, theirs.coarsest)
-    allowed = wanted or default_budget(theirs.coarsest, measured.outputs)
-    verdict = judge(measured.outputs, measured.missing, allowed, theirs.runner.describe(), noise)
+    found = compare(ours.runner, theirs.runner, feeds, theirs.coarsest, scorers)
+    allowed = wanted or default_budget(theirs.coarsest, found.outputs, found.scores)
+    sha256 = feeds.sha256()
+    worse = tuple(worse_than(before, found, sha256, noise)) if before is not None else ()
+    verdict = judge(found, allowed, theirs.runner.describe(), noise, worse, force=force)
     blame = None
     if depth.layers:
         blame = blame_on(ours, theirs, feeds)
         if not verdict.passed:
-            blame = repair_of(blame, ours, theirs, feeds, allowed)
+            blame = repair_of(blame, ours, theirs, feeds, allowed, scoring)
     return DriftReport(
         reference=ours.facts,
         candidate=theirs.facts,
-        data=DataFacts(feeds.name, measured.feeds, measured.samples, feeds.sha256()),
+        data=DataFacts(feeds.name, found.feeds, found.samples, sha256),
         reference_run=ours.runner.describe(),
         candidate_run=theirs.runner.describe(),
-        outputs=measured.outputs,
+        outputs=found.outputs,
         budget=allowed,
         verdict=verdict,
-        notes=(*measured.notes, *_remarks(ours, measured)),
+        notes=(*found.notes, *_remarks(ours, found)),
         created=created,
         seconds=round(time.monotonic() - started, 3),
         tool=f"mpdeploy {mpdeploy.__version__}",
         noise=noise,
         blame=blame,
+        scores=found.scores,
     )
+
+
+def _wanted(budget: str | Budget | Settings | None, candidate: Format) -> Budget | None:
+    if isinstance(budget, Settings):
+        return budget.budget_for(candidate)
+    return parse_budget(budget) if isinstance(budget, str) else budget
 
 
 def _noise(ours: Subject, feeds: Feeds, witnesses: Mapping[str, Runner]) -> tuple[Noise, ...]:
@@ -85,10 +105,10 @@ def _noise(ours: Subject, feeds: Feeds, witnesses: Mapping[str, Runner]) -> tupl
     return measure_noise(ours.runner, itertools.chain(again, ours.other_ways(), witnesses.items()), feeds)
 
 
-def _remarks(ours: Subject, measured: Comparison) -> list[str]:
+def _remarks(ours: Subject, found: Comparison) -> list[str]:
     remarks = []
     if ours.coarsest is not Format.FP32:
         remarks.append(f"the reference itself holds {ours.coarsest.value} tensors: it is no FP32 baseline")
-    if any(output.frozen for output in measured.outputs):
+    if any(output.frozen for output in found.outputs):
         remarks.append("an output is the same for every sample: does the data reach it?")
     return remarks

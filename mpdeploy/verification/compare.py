@@ -11,30 +11,36 @@ from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.runner import Array, Runner
+from mpdeploy.verification.scores import Score, Scorer, results_of
 
 LABELS = "labels"  # the key under which data carry the true classes
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out: each shared output's drift, outputs that only the reference has, counts, remarks."""
+    """What came out: each shared output's drift, outputs that only the reference has, counts, remarks, scores."""
 
     outputs: tuple[OutputDrift, ...]
     missing: tuple[str, ...]
     feeds: int
     samples: int
     notes: tuple[str, ...]
+    scores: tuple[Score, ...] = ()
 
 
-def compare(reference: Runner, candidate: Runner, feeds: Feeds, coarsest: Format) -> Comparison:
+def compare(
+    reference: Runner, candidate: Runner, feeds: Feeds, coarsest: Format, scorers: Sequence[Scorer] = ()
+) -> Comparison:
     """Run both on every feed and return the drift of the candidate's outputs; one feed in memory at a time.
 
-    ``coarsest`` is the candidate's coarsest format.  Outputs are paired by name, or, where no name is
-    shared, by position.  Raises ``UsageError`` if the data do not fit either model.
+    ``coarsest`` is the candidate's coarsest format.  Outputs are paired by name, or, where no name is shared, by
+    position.  Outputs that a scorer covers are left to it.  Raises ``UsageError`` if the data do not fit either
+    model.
     """
     meters: dict[str, DriftMeter] = {}
     missing: dict[str, None] = {}
     notes: dict[str, None] = {}
+    covered = {name for scorer in scorers for name in scorer.covers}
     count = samples = 0
     for where, feed in feeds.labelled():
         ours = fit(feed, reference.inputs, where)
@@ -44,9 +50,14 @@ def compare(reference: Runner, candidate: Runner, feeds: Feeds, coarsest: Format
         rows = _rows(ours.feed)
         labels = _labels(ours.extras, rows, where)
         expected, got = reference.run(ours.feed), candidate.run(theirs.feed)
-        for name, partner in _pairs(list(expected), list(got), notes).items():
-            if partner is None:
-                missing[name] = None
+        pairs = _pairs(list(expected), list(got), notes)
+        shared = {name: partner for name, partner in pairs.items() if partner is not None}
+        missing.update(dict.fromkeys(name for name in pairs if name not in shared))
+        for scorer in scorers:
+            theirs_by_name = {name: got[partner] for name, partner in shared.items()}
+            scorer.add(expected, theirs_by_name, feed, rows, where)
+        for name, partner in shared.items():
+            if name in covered:
                 continue
             if name not in meters:
                 meters[name] = DriftMeter(name, coarsest)
@@ -54,7 +65,7 @@ def compare(reference: Runner, candidate: Runner, feeds: Feeds, coarsest: Format
         count, samples = count + 1, samples + rows
     outputs = tuple(meter.result() for meter in meters.values())
     notes.update(dict.fromkeys(f"output '{o.name}' was empty on all data" for o in outputs if not o.elements))
-    return Comparison(outputs, tuple(missing), count, samples, tuple(notes))
+    return Comparison(outputs, tuple(missing), count, samples, tuple(notes), results_of(scorers))
 
 
 def _rows(feed: Mapping[str, Array]) -> int:

@@ -14,6 +14,7 @@ from mpdeploy.verification.compare import compare
 from mpdeploy.verification.layers import measure_layers
 from mpdeploy.verification.repair import Trial, find_repair, recipe_of
 from mpdeploy.verification.subject import Subject, opened
+from mpdeploy.verification.tasks import Scoring
 from mpdeploy.verification.verdict import judge
 
 
@@ -33,7 +34,7 @@ def blame_on(ours: Subject, theirs: Subject, feeds: Feeds) -> Blame:
     )
 
 
-def repair_of(blame: Blame, ours: Subject, theirs: Subject, feeds: Feeds, budget: Budget) -> Blame:
+def repair_of(blame: Blame, ours: Subject, theirs: Subject, feeds: Feeds, budget: Budget, scoring: Scoring) -> Blame:
     """Return the blame with a repair, tried by converting and verifying again, if there can be one."""
     if theirs.coarsest is Format.FP32 or ours.coarsest is not Format.FP32 or not blame.culprits:
         return blame
@@ -42,8 +43,8 @@ def repair_of(blame: Blame, ours: Subject, theirs: Subject, feeds: Feeds, budget
 
     def examine(path: Path) -> Trial:
         trial = opened(path)
-        measured = compare(ours.runner, trial.runner, feeds, trial.coarsest)
-        verdict = judge(measured.outputs, measured.missing, budget, trial.runner.describe())
+        measured = compare(ours.runner, trial.runner, feeds, trial.coarsest, scoring.scorers())
+        verdict = judge(measured, budget, trial.runner.describe())
         errors = [o.norm_relative for o in measured.outputs if not o.exact and o.elements]
         error = None if None in errors else max((e for e in errors if e is not None), default=0.0)
         return Trial(verdict.passed, error, None if verdict.passed else blame_on(ours, trial, feeds))

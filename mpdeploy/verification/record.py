@@ -8,6 +8,7 @@ from mpdeploy.runtime.runner import Execution
 from mpdeploy.verification.blame import Blame
 from mpdeploy.verification.budget import Budget
 from mpdeploy.verification.noise import Noise
+from mpdeploy.verification.scores import Score
 from mpdeploy.verification.verdict import Verdict
 
 
@@ -27,7 +28,8 @@ class DriftReport:
 
     ``reference_run`` and ``candidate_run`` say how the numbers were obtained; ``notes`` what else a reader should
     know.  ``created`` is a UTC time in ISO 8601, ``seconds`` what the comparison took.  ``noise`` is the
-    reference's own, ``blame`` the drift inside the models; empty and None if nobody asked.
+    reference's own, ``blame`` the drift inside the models, ``scores`` are those of tasks and of the user's metrics;
+    empty or None if nobody asked.
     """
 
     reference: ModelFacts
@@ -44,4 +46,5 @@ class DriftReport:
     tool: str
     noise: tuple[Noise, ...] = ()
     blame: Blame | None = None
+    scores: tuple[Score, ...] = ()
     schema: str = "mpdeploy.drift/1"

@@ -36,10 +36,14 @@ class Subject:
         return other_ways(self.model, str(self.path))
 
 
-def opened(path: Path) -> Subject:
-    """Return the ONNX model in a file, ready to run truthfully.  Faults as in ``graph.io.load`` and the runner's."""
+def opened(path: Path, runner: Runner | None = None) -> Subject:
+    """Return the ONNX model in a file, ready to run: by ``runner``, or else truthfully.
+
+    Faults as in ``graph.io.load`` and the runner's.
+    """
     model = io.load(path)
-    return Subject(path, model, model_facts(model, path), truthful_runner(model, str(path)), plan_beside(path))
+    ready = runner or truthful_runner(model, str(path))
+    return Subject(path, model, model_facts(model, path), ready, plan_beside(path))
 
 
 def plan_beside(path: Path) -> PrecisionPlan | None:

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.runtime.runner import Execution
-from mpdeploy.verification.budget import Budget, Limit, Metric
+from mpdeploy.verification.budget import Budget
+from mpdeploy.verification.compare import Comparison
+from mpdeploy.verification.limits import Limit, Metric, ScoreLimit
 from mpdeploy.verification.noise import Noise, loudest
+from mpdeploy.verification.scores import Score
 
 
 @dataclass(frozen=True)
@@ -16,8 +19,9 @@ class Reason:
     """Why a candidate fails: a stable code, the output, a sentence, and for a limit the value that breaks it.
 
     V101 broken elements · V102 infinities moved · V103 the reference gives NaN · V104 constant · V105 frozen ·
-    V106 shape · V107 missing · V108 nothing to compare · V201 over a limit · V202 a limit on nothing · V203 a limit
-    below the reference's own noise · V301 the run is no evidence.
+    V106 shape · V107 missing · V108 nothing to compare · V109 a score is not finite · V201 over a limit · V202 a
+    limit on nothing · V203 a limit below the reference's own noise · V301 the run is no evidence · V401 worse than
+    the baseline.
     """
 
     code: str
@@ -39,42 +43,71 @@ class Check:
 
 
 @dataclass(frozen=True)
+class ScoreCheck:
+    """One limit held to a score; as ``Check``."""
+
+    limit: ScoreLimit
+    measured: float | None
+    used: float | None
+    holds: bool
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """Whether the candidate passes, in one sentence, with every reason against it and every limit that was held."""
+    """Whether the candidate passes, in one sentence, with every reason against it and every limit that was held.
+
+    ``forced``: the run is no evidence, and the user asked for a verdict all the same.
+    """
 
     passed: bool
     headline: str
     reasons: tuple[Reason, ...]
     checks: tuple[Check, ...]
+    score_checks: tuple[ScoreCheck, ...] = ()
+    forced: bool = False
 
 
 def judge(
-    outputs: Sequence[OutputDrift],
-    missing: Sequence[str],
+    found: Comparison,
     budget: Budget,
     candidate: Execution,
     noise: Sequence[Noise] = (),
+    worse: Sequence[Reason] = (),
+    *,
+    force: bool = False,
 ) -> Verdict:
-    """Return the verdict on a candidate's outputs; ``missing`` names those of the reference that it lacks.
+    """Return the verdict on what was found.
 
-    Raises ``UsageError`` if the budget names an output that does not exist.
+    ``candidate`` says what ran; ``noise`` is the reference's own; ``worse`` are reasons that a baseline gives.  With
+    ``force`` a run that is no evidence may pass.  Raises ``UsageError`` if the budget names an output that does not
+    exist.
     """
-    checks = tuple(_checks(outputs, budget))
-    reasons = [Reason("V107", name, f"output '{name}' is missing") for name in missing]
-    for output in outputs:
+    checks, score_checks = tuple(_checks(found.outputs, budget)), tuple(_score_checks(found.scores, budget))
+    reasons = [Reason("V107", name, f"output '{name}' is missing") for name in found.missing]
+    for output in found.outputs:
         reasons += _absolute(output)
-    if not any(output.elements or output.shape_fault for output in outputs):
+    if not found.scores and not any(output.elements or output.shape_fault for output in found.outputs):
         reasons.append(Reason("V108", "", "no output held a single value on the data"))
     reasons += [_over(check) for check in checks if not check.holds]
     reasons += [drowned for check in checks if not check.holds and (drowned := _drowned(check, noise)) is not None]
+    reasons += [_score_over(check) for check in score_checks if not check.holds]
+    reasons += [
+        Reason("V109", "", f"score '{score.name}' is not finite") for score in found.scores if score.value is None
+    ]
     if budget.strict:
-        reasons += _idle(budget, checks)
-    if not candidate.evidence:
+        reasons += _idle(budget, checks, score_checks)
+    reasons += worse
+    doubtful = not candidate.evidence
+    if doubtful and not force:
         reasons.append(Reason("V301", "", f"this run is no evidence: {candidate.note}"))
     if reasons:
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        return Verdict(False, f"{reasons[0].text}{more}", tuple(reasons), checks)
-    return Verdict(True, "every output is within budget", (), checks)
+        headline = f"{reasons[0].text}{more}"
+    else:
+        headline = "every output is within budget"
+    if doubtful and force:
+        headline = f"{headline}; forced, although this run is no evidence"
+    return Verdict(not reasons, headline, tuple(reasons), checks, score_checks, forced=doubtful and force)
 
 
 def measured(output: OutputDrift, metric: Metric) -> float | None:
@@ -85,8 +118,14 @@ def measured(output: OutputDrift, metric: Metric) -> float | None:
         if output.accuracy_reference is None or output.accuracy_candidate is None:
             return None
         return output.accuracy_reference - output.accuracy_candidate
-    if metric is Metric.TOP1:
-        return output.top1
+    by_task = {
+        Metric.TOP1: output.top1,
+        Metric.TOP5: output.top5,
+        Metric.DIVERGENCE: output.divergence,
+        Metric.RETRIEVAL: output.retrieval,
+    }
+    if metric in by_task:
+        return by_task[metric]
     if output.exact or not output.elements:
         return None
     if metric is Metric.SQNR and output.norm_relative == 0:
@@ -95,9 +134,11 @@ def measured(output: OutputDrift, metric: Metric) -> float | None:
         Metric.COSINE: output.cosine,
         Metric.NORM_RELATIVE: output.norm_relative,
         Metric.WORST_SAMPLE: output.worst_sample_error,
+        Metric.P99_SAMPLE: output.quantiles.ninety_nine if output.quantiles else None,
         Metric.SQNR: output.sqnr_db,
         Metric.MAX_ABS: output.max_abs,
         Metric.MEAN_ABS: output.mean_abs,
+        Metric.WORST_ULP: output.worst_ulp,
     }[metric]
     return math.nan if value is None else value
 
@@ -139,7 +180,23 @@ def _checks(outputs: Sequence[OutputDrift], budget: Budget) -> Iterator[Check]:
                 yield Check(output.name, limit, _finite(value), _finite(used), limit.holds(value))
 
 
-def _idle(budget: Budget, checks: Sequence[Check]) -> Iterator[Reason]:
+def _score_checks(scores: Sequence[Score], budget: Budget) -> Iterator[ScoreCheck]:
+    values = {score.name: score.value for score in scores}
+    for limit in budget.scores:
+        if limit.score not in values:
+            continue
+        value = values[limit.score]
+        number = math.nan if value is None else value
+        used = None if value is None else _finite(limit.used(number))
+        yield ScoreCheck(limit, value, used, limit.holds(number))
+
+
+def _idle(budget: Budget, checks: Sequence[Check], score_checks: Sequence[ScoreCheck]) -> Iterator[Reason]:
+    scored = {check.limit for check in score_checks}
+    for score_limit in budget.scores:
+        if score_limit not in scored:
+            text = f"nothing gave a score '{score_limit.score}' to hold to {score_limit}"
+            yield Reason("V202", "", text, limit=str(score_limit))
     held = {check.limit for check in checks}
     for limit in budget.limits:
         if limit not in held:
@@ -151,6 +208,12 @@ def _over(check: Check) -> Reason:
     said = f"{check.measured:.4g}" if check.measured is not None else "not finite"
     text = f"{check.limit.metric.value} of output '{check.output}' is {said}, the limit is {check.limit}"
     return Reason("V201", check.output, text, check.measured, str(check.limit))
+
+
+def _score_over(check: ScoreCheck) -> Reason:
+    said = f"{check.measured:.4g}" if check.measured is not None else "not finite"
+    text = f"score '{check.limit.score}' is {said}, the limit is {check.limit}"
+    return Reason("V201", "", text, check.measured, str(check.limit))
 
 
 def _drowned(check: Check, noise: Sequence[Noise]) -> Reason | None:

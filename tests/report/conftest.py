@@ -8,7 +8,8 @@ from mpdeploy.numerics.formats import Format
 from mpdeploy.report.record import EngineRow, Fact, PlanRow, PlanTable, Report
 from mpdeploy.runtime.facts import FileFacts, ModelFacts
 from mpdeploy.runtime.runner import Execution
-from mpdeploy.verification.budget import default_budget
+from mpdeploy.verification.compare import Comparison
+from mpdeploy.verification.defaults import default_budget
 from mpdeploy.verification.record import DataFacts, DriftReport
 from mpdeploy.verification.verdict import judge
 
@@ -42,7 +43,7 @@ def drift():
             candidate_run=emulator,
             outputs=tuple(outputs),
             budget=budget,
-            verdict=judge(outputs, [], budget, emulator),
+            verdict=judge(Comparison(tuple(outputs), (), 1, 200, ()), budget, emulator),
             notes=("a note on the run",),
             created="2026-11-29T22:00:00+00:00",
             seconds=1.5,

@@ -14,7 +14,7 @@ from mpdeploy.report.record import Report, report_of
 from mpdeploy.report.terminal import terminal
 from mpdeploy.report.view import metric_text
 from mpdeploy.report.write import write_report
-from mpdeploy.verification.budget import Metric
+from mpdeploy.verification.limits import Metric
 
 
 def printed(report, width=80):

@@ -8,7 +8,9 @@ from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.significance import accuracy
-from mpdeploy.verification.budget import Limit, Metric, default_budget, parse_budget
+from mpdeploy.verification.budget import parse_budget
+from mpdeploy.verification.defaults import default_budget
+from mpdeploy.verification.limits import Limit, Metric
 
 
 def test_limits_are_read_and_written_alike():

@@ -12,6 +12,7 @@ from mpdeploy.runtime.feeds import feeds_of
 from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.verification.api import verify
 from mpdeploy.verification.budget import parse_budget
+from mpdeploy.verification.compare import Comparison
 from mpdeploy.verification.record import DriftReport
 from mpdeploy.verification.verdict import judge
 
@@ -187,7 +188,7 @@ def test_a_run_that_is_no_evidence_cannot_pass(mlp, samples):
     model = io.load(mlp("cand", "fp16"))
     execution = OrtRunner(model, "cand").describe()
     perfect = OutputDrift("y", False, 1, 4, 1.0, cosine=1.0, norm_relative=0.0)
-    verdict = judge([perfect], [], parse_budget("cosine>=0.9"), execution)
+    verdict = judge(Comparison((perfect,), (), 1, 1, ()), parse_budget("cosine>=0.9"), execution)
     assert [r.code for r in verdict.reasons] == ["V301"]
 
 

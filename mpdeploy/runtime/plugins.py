@@ -1,0 +1,53 @@
+"""Functions that users hand over as ``module.py:callable``."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mpdeploy.errors import UsageError
+from mpdeploy.files import readable_file
+
+
+def is_plugin(source: str) -> bool:
+    """Tell whether the text names a function in a Python file."""
+    path, colon, _ = source.rpartition(":")
+    return bool(colon) and path.endswith(".py")
+
+
+def load_plugin(source: str, what: str) -> Callable[..., Any]:
+    """Return the function, or class, that ``module.py:callable`` names; ``what`` calls its kind in errors.
+
+    Runs the module.  Raises ``UsageError`` if the file or the function is missing, or the module fails.
+    """
+    path_text, _, name = source.rpartition(":")
+    path = Path(path_text)
+    readable_file(path, f"{what} module")
+    spec = importlib.util.spec_from_file_location(f"mpdeploy_{what}_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError("not a Python module", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickling inside the module look there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise failed(error, what, str(path)) from error
+    made = getattr(module, name, None)
+    if not callable(made):
+        known = sorted(n for n, v in vars(module).items() if callable(v) and not n.startswith("_"))
+        raise UsageError(
+            f"the {what} module has no function {name!r}",
+            where=str(path),
+            remedy=f"it has {', '.join(known[:8]) or 'none'}",
+        )
+    return made  # type: ignore[no-any-return]
+
+
+def failed(error: Exception, what: str, where: str) -> UsageError:
+    """Return the fault to raise when a user's function fails."""
+    return UsageError(
+        f"the {what} function failed: {type(error).__name__}: {error}",
+        where=where,
+        remedy="run it by itself to see where",
+    )
