@@ -84,6 +84,8 @@ def all_checks() -> Iterator[Check]:
     yield Check("tensorrt-rtx", "engines", lambda: _try_engine("rtx"), "pip install 'mpdeploy[rtx]'")
     yield Check("tensorrt", "engines", lambda: _try_engine("tensorrt"), "pip install 'mpdeploy[tensorrt]'")
     yield Check("matplotlib", "pictures", _try_matplotlib, "pip install 'mpdeploy[report]'")
+    yield Check("cryptography", "signatures", _try_cryptography, "pip install 'mpdeploy[sign]'")
+    yield Check("tritonclient", "Triton's schema", _try_triton_schema, "pip install 'mpdeploy[triton]'")
 
 
 def _try_torch() -> tuple[str, tuple[str, ...], str]:
@@ -166,6 +168,21 @@ def _try_engine(backend: str) -> tuple[str, tuple[str, ...], str]:
 
 def _try_matplotlib() -> tuple[str, tuple[str, ...], str]:
     return importlib.import_module("matplotlib").__version__, (), ""
+
+
+def _try_cryptography() -> tuple[str, tuple[str, ...], str]:
+    key = importlib.import_module("cryptography.hazmat.primitives.asymmetric.ed25519").Ed25519PrivateKey.generate()
+    key.public_key().verify(key.sign(b"probe"), b"probe")
+    return importlib.import_module("cryptography").__version__, (), ""
+
+
+def _try_triton_schema() -> tuple[str, tuple[str, ...], str]:
+    from importlib.metadata import version
+
+    from mpdeploy.bundle.triton_config import triton_schema
+
+    triton_schema().ModelConfig(name="probe")
+    return version("tritonclient"), (), ""
 
 
 def _model(text: str, kind: Format) -> bytes:
