@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from mpdeploy.graph.operators import Signature, opset_of, signature
-from mpdeploy.graph.scope import all_graphs, all_nodes, attribute_graph
+from mpdeploy.graph.scope import all_graphs, all_nodes, attribute_graph, subgraphs_of
+from mpdeploy.graph.traits import is_standard
 
 _DTYPE_ATTRIBUTE = {
     "Cast": "to",
@@ -47,7 +48,16 @@ def infer(model: ir.Model) -> None:
             if value.type is None and value.const_value is not None:
                 value.type = ir.TensorType(value.const_value.dtype)
                 value.shape = ir.Shape(value.const_value.shape.numpy())
-    for node in all_nodes(model):
+    _infer_graph(model, model.graph)
+
+
+def _infer_graph(model: ir.Model, graph: ir.Graph) -> None:
+    """Types flow into subgraphs, through them, and out again."""
+    for node in graph:
+        if is_standard(node) and node.op_type in _BODY_OFFSETS:
+            _enter_body(node)
+        for subgraph in subgraphs_of(node):
+            _infer_graph(model, subgraph)
         if all(value.type is not None for value in node.outputs):
             continue
         rules = signature(node.domain, node.op_type, opset_of(model, node.domain))
@@ -58,6 +68,19 @@ def infer(model: ir.Model) -> None:
                     value.type = ir.TensorType(dtype)
 
 
+# How many outputs of a body stand before those that its node has, too: the condition.
+_BODY_OFFSETS = {"Loop": 1, "Scan": 0}
+
+
+def _enter_body(node: ir.Node) -> None:
+    body = attribute_graph(node, "body")
+    # The node's own inputs end like the body's: opset 8 has sequence lengths in front.
+    for value, given in zip(reversed(body.inputs), reversed(node.inputs), strict=False):
+        dtype = None if given is None else element_type(given)
+        if value.type is None and dtype is not None:
+            value.type = ir.TensorType(dtype)
+
+
 def dtype_attribute(node: ir.Node) -> str | None:
     """Return the name of the attribute that decides a node's output type, if its operator has one."""
     if node.op_type == "DequantizeLinear" and "output_dtype" in node.attributes:  # optional, and new in opset 23
@@ -66,9 +89,10 @@ def dtype_attribute(node: ir.Node) -> str | None:
 
 
 def _output_type(node: ir.Node, index: int, rules: Signature | None) -> ir.DataType | None:
-    if node.op_type == "If":
-        outputs = attribute_graph(node, "then_branch").outputs
-        return element_type(outputs[index]) if index < len(outputs) else None
+    if is_standard(node) and (node.op_type == "If" or node.op_type in _BODY_OFFSETS):
+        inner = attribute_graph(node, "then_branch" if node.op_type == "If" else "body").outputs
+        place = index + _BODY_OFFSETS.get(node.op_type, 0)
+        return element_type(inner[place]) if place < len(inner) else None
     name = dtype_attribute(node)
     if name is not None and name in node.attributes:
         return ir.DataType(node.attributes[name].as_int())
