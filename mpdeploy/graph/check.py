@@ -80,6 +80,8 @@ def infer_types(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
 def _is_whole(tensor: onnx.TensorProto) -> bool:
     """Tell whether a tensor holds as much data as its type and shape ask for."""
     count: int = math.prod(tensor.dims)
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return len(tensor.string_data) == count
     bits: int = ir.DataType(tensor.data_type).bitwidth
     if tensor.HasField("raw_data"):
         return len(bytes(tensor.raw_data)) == math.ceil(count * bits / 8)

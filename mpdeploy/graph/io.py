@@ -23,7 +23,7 @@ from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_path, publish, readable_file, scratch_path
 from mpdeploy.graph import canonical, check, types, wire
 from mpdeploy.graph.scope import all_graphs, all_nodes
-from mpdeploy.graph.tensors import FileTensor, StreamedTensor, resolve_external
+from mpdeploy.graph.tensors import FileTensor, HeldTensor, StreamedTensor, resolve_external
 
 IN_MEMORY_BYTES = 1024  # tensors below this size are parsed with the graph
 SINGLE_FILE_BYTES = 2**31 - 2**20  # protobuf refuses messages of 2 GiB and more
@@ -177,7 +177,11 @@ def _ahead(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def serialised(model: ir.Model) -> tuple[bytes, list[StreamedTensor]]:
-    """Return the model's ModelProto with a numbered slot for each streamed tensor, and the tensors by slot."""
+    """Return the model's ModelProto with a numbered slot for each streamed tensor, and the tensors by slot.
+
+    Tensors too small for that stand in the ModelProto, as ``load`` reads them.
+    """
+    _settle(model)
     tensors = _assign_slots(model)
     source = source_of(model)
     with check.invalid_model(str(source.path)):
@@ -217,6 +221,30 @@ def _assign_slots(model: ir.Model) -> list[StreamedTensor]:
             tensor.slot = len(tensors)
             tensors.append(tensor)
     return tensors
+
+
+def _settle(model: ir.Model) -> None:
+    """Let large tensors be streamed and small ones not, wherever they come from: as ``load`` would read them."""
+
+    def settled(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        if tensor.dtype is ir.DataType.STRING or (tensor.nbytes >= IN_MEMORY_BYTES) is isinstance(
+            tensor, StreamedTensor
+        ):
+            return tensor
+        if isinstance(tensor, StreamedTensor):
+            return ir.Tensor(tensor.numpy(), tensor.dtype, shape=tensor.shape, name=tensor.name)
+        return HeldTensor(tensor)
+
+    for graph in all_graphs(model):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = settled(value.const_value)
+    for node in all_nodes(model):
+        for name, attribute in list(node.attributes.items()):
+            if attribute.type is ir.AttributeType.TENSOR:
+                tensor = attribute.as_tensor()
+                if (other := settled(tensor)) is not tensor:
+                    node.attributes[name] = ir.AttrTensor(name, other)
 
 
 def _model_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:

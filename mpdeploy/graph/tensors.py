@@ -137,6 +137,22 @@ class FileTensor(StreamedTensor):
                 yield memoryview(piece)
 
 
+class HeldTensor(StreamedTensor):
+    """A tensor in memory that is written as if it were streamed."""
+
+    def __init__(self, held: ir.TensorProtocol) -> None:
+        super().__init__(held.name or "", held.dtype, ir.Shape(held.shape.numpy()))
+        self._held = held
+
+    def chunks(self) -> Iterator[np.ndarray[Any, Any]]:
+        """Yield all elements at once."""
+        yield np.ascontiguousarray(self._held.numpy()).reshape(-1)
+
+    def raw_chunks(self) -> Iterator[memoryview]:
+        """Yield the whole payload, packed where its type is."""
+        yield memoryview(self._held.tobytes())
+
+
 def resolve_external(folder: Path, location: str, tensor: str) -> Path:
     """Return the path of an external data file, which must be an ordinary file inside ``folder``.
 
