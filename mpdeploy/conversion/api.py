@@ -9,6 +9,7 @@ from mpdeploy import records
 from mpdeploy.conversion import stamp
 from mpdeploy.conversion.apply import apply
 from mpdeploy.conversion.record import ConversionResult
+from mpdeploy.conversion.trial import Suspects, settled
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_path
 from mpdeploy.graph import io
@@ -19,7 +20,7 @@ from mpdeploy.graph.types import element_type
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 from mpdeploy.plan.calibrate import Calibration, calibrate
 from mpdeploy.plan.planner import Keep, Planned, apply_plan, make_plan
-from mpdeploy.plan.policy import policy_named
+from mpdeploy.plan.policy import Policy, policy_named
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.feeds import Feeds, open_feeds
 
@@ -50,13 +51,25 @@ def convert(
     if plan is not None:
         planned = apply_plan(model, _read_plan(Path(plan), low))
     else:
-        calibration = Calibration()
-        if data is not None:
-            feeds = open_feeds(data) if isinstance(data, str) else data
-            calibration = calibrate(model, feeds, str(source), feeds.name)
-        chosen = policy_named(policy, with_data=data is not None)
-        planned = make_plan(model, low, chosen, calibration, Keep(keep_fp32, op_fp32), low_io=low_io)
+        feeds = open_feeds(data) if isinstance(data, str) else data
+        chosen = policy_named(policy, with_data=feeds is not None)
+        keep = Keep(keep_fp32, op_fp32)
+        planned = _planned(model, low, chosen, keep, feeds, str(source), low_io=low_io)
     return write(planned, source, output)
+
+
+def _planned(
+    model: ir.Model, low: Format, policy: Policy, keep: Keep, feeds: Feeds | None, where: str, *, low_io: bool
+) -> Planned:
+    if feeds is None:
+        return make_plan(model, low, policy, Calibration(), keep, low_io=low_io)
+    calibration = calibrate(model, feeds, where, feeds.name)
+
+    def replan(suspects: Suspects) -> Planned:
+        return make_plan(model, low, policy, calibration, keep, low_io=low_io, suspects=suspects)
+
+    first = replan({})
+    return settled(model, first, replan, feeds, where) if policy.hazards else first
 
 
 def write(planned: Planned, source: Path, output: Path) -> ConversionResult:

@@ -203,10 +203,11 @@ def _redirect(operands: Iterable[Operand], value: ir.Value) -> None:
 
 
 def _set_element_type(value: ir.Value, dtype: ir.DataType) -> None:
-    kind = value.type
-    while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
-        kind = kind.elem_type
-    if kind is None:
-        value.type = ir.TensorType(dtype)
-    else:
-        kind.dtype = dtype
+    value.type = _with_element_type(value.type, dtype)
+
+
+def _with_element_type(kind: ir.TypeProtocol | None, dtype: ir.DataType) -> ir.TypeProtocol:
+    """A new type: the old one may be shared with a copy of the model."""
+    if isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        return type(kind)(_with_element_type(kind.elem_type, dtype))
+    return ir.TensorType(dtype)

@@ -33,11 +33,12 @@ def exact_groups(evidence: Evidence) -> dict[int, Reason]:
     pins: dict[int, Reason] = {}
     for group, value, reason in _uses(evidence):
         pins.setdefault(id(group), reason)
-        _walk_back(evidence, value, reason, pins)
+        walk_back(evidence, value, reason, pins)
     return pins
 
 
-def _walk_back(evidence: Evidence, start: ir.Value, reason: Reason, pins: dict[int, Reason]) -> None:
+def walk_back(evidence: Evidence, start: ir.Value, reason: Reason, pins: dict[int, Reason]) -> None:
+    """Pin the arithmetic that leads to a value, back to weighted products, constants and inputs."""
     pending, seen = [start], set()
     while pending:
         value = pending.pop()

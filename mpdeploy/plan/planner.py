@@ -2,8 +2,9 @@
 
 import fnmatch
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -71,11 +72,19 @@ def _takes(node: ir.Node, version: int, low: Format) -> bool:
 
 
 def make_plan(
-    model: ir.Model, low: Format, policy: Policy, calibration: Calibration, keep: Keep, *, low_io: bool = False
+    model: ir.Model,
+    low: Format,
+    policy: Policy,
+    calibration: Calibration,
+    keep: Keep,
+    *,
+    low_io: bool = False,
+    suspects: Mapping[str, str] = MappingProxyType({}),
 ) -> Planned:
     """Decide the format of every float value.
 
-    Raises ``UsageError`` if a pattern of ``keep`` matches nothing.
+    ``suspects`` names nodes that a trial found to spoil the result, each with the evidence: they stay FP32, and so
+    does the arithmetic before them.  Raises ``UsageError`` if a pattern of ``keep`` matches nothing.
     """
     source_digest = digest(model)
     notes: list[str] = []
@@ -86,7 +95,7 @@ def make_plan(
     groups = build(model, low)
     evidence = gather(model, groups, low, policy, calibration)
     masks = find_masks(evidence) if policy.hazards else Masks()
-    pins = _pins(evidence, keep, masks)
+    pins = _pins(evidence, keep, masks, suspects)
     chosen = _assign(groups, pins, low_io=low_io)
     decisions = []
     for group, is_low in zip(groups.all, chosen, strict=True):
@@ -140,7 +149,7 @@ def digest(model: ir.Model) -> str:
     return hashlib.sha256(skeleton).hexdigest()
 
 
-def _pins(evidence: Evidence, keep: Keep, masks: Masks) -> dict[int, Reason]:
+def _pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[str, str]) -> dict[int, Reason]:
     """Return the groups, by ``id``, that must be FP32, each with its first reason."""
     pins: dict[int, Reason] = {}
     for group in evidence.groups.all:
@@ -161,6 +170,13 @@ def _pins(evidence: Evidence, keep: Keep, masks: Masks) -> dict[int, Reason]:
                 pins.setdefault(id(group), about)
     for group, reason in rules.group_reasons(evidence, masks.excused):
         pins.setdefault(id(group), reason)
+    for group in evidence.groups.all:
+        name = str(group.node.name)
+        if name in suspects:
+            reason = Reason(Code.MEASURED_DRIFT, f"{name}: {suspects[name]}")
+            pins.setdefault(id(group), reason)
+            for operand in group.consumes:
+                exact.walk_back(evidence, operand.value, reason, pins)
     return pins
 
 
