@@ -1,8 +1,9 @@
 """A character-level GPT on the manual that ships with Python: half a million characters of `pydoc_data.topics`."""
 
+from pydoc_data.topics import topics
+
 import numpy as np
 import torch
-from pydoc_data.topics import topics
 from torch import nn
 from torch.nn import functional as F
 

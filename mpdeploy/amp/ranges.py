@@ -10,9 +10,11 @@ from torch import nn
 
 from mpdeploy.numerics.telemetry import ModuleRange
 
+INPUT = "(input)"  # stands for a module's name at the ranges of what goes into the model
+
 
 class RangeMeter:
-    """Watches the outputs of every module of a model while ``watching()`` lasts, in constant memory."""
+    """Watches what goes into a model and comes out of each module while ``watching()`` lasts, in constant memory."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -22,9 +24,10 @@ class RangeMeter:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Watch while the context lasts."""
-        handles = [
-            module.register_forward_hook(_Record(self._fresh, name)) for name, module in self._model.named_modules()
-        ]
+        record = _Record(self._fresh, INPUT)
+        handles = [self._model.register_forward_pre_hook(lambda module, inputs: record(module, (), inputs))]
+        for name, module in self._model.named_modules():
+            handles.append(module.register_forward_hook(_Record(self._fresh, name)))
         try:
             yield
         finally:
@@ -53,21 +56,22 @@ class _Record:
 
     @torch.no_grad()
     def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        for index, tensor in enumerate(_tensors(outputs)):
+        for index, tensor in enumerate(tensors_in(outputs)):
             if tensor.is_floating_point() and tensor.numel():
                 whole = getattr(tensor, "to_local", lambda tensor=tensor: tensor)()
                 pair = torch.stack(torch.aminmax(whole.detach())).float()
                 self._fresh.append((self._name, index, tensor.dim(), pair))
 
 
-def _tensors(outputs: Any) -> Iterator[torch.Tensor]:
+def tensors_in(outputs: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an output that may be nested, in the order by which ``ModuleRange.index`` counts them."""
     if isinstance(outputs, torch.Tensor):
         yield outputs
     elif isinstance(outputs, (tuple, list)):
         for output in outputs:
-            yield from _tensors(output)
+            yield from tensors_in(output)
     elif isinstance(outputs, dict):
-        yield from _tensors(tuple(outputs.values()))
+        yield from tensors_in(tuple(outputs.values()))
 
 
 def _widened(seen: ModuleRange, low: float, high: float) -> ModuleRange:

@@ -71,7 +71,8 @@ def test_it_tells_what_the_scale_rescues():
 def test_the_activations_of_every_module_are_told():
     (line,) = run(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), Level.FP32, [1.0])
     ranges = {r.module: r for r in line.sample.activations}
-    assert set(ranges) == {"0", "1", ""}
+    assert set(ranges) == {"(input)", "0", "1", ""}
+    assert (ranges["(input)"].low, ranges["(input)"].high) == (1.0, 1.0)
     assert ranges["1"].low == max(0.0, ranges["0"].low)
     assert ranges["1"].high == max(0.0, ranges["0"].high)
     assert (ranges["0"].rank, ranges["0"].calls, ranges["0"].nonfinite) == (2, 1, 0)
