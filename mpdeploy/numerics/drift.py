@@ -98,12 +98,20 @@ class DriftMeter:
         self._reference_change = self._candidate_change = 0.0
         self._shape_fault = ""
 
-    def add(self, reference: Array, candidate: Array, rows: int, sample: str, labels: Array | None = None) -> None:
+    def add(
+        self,
+        reference: Array,
+        candidate: Array,
+        rows: int,
+        sample: str,
+        labels: Array | None = None,
+        first_row: int = 0,
+    ) -> None:
         """Count one feed's output.
 
         ``rows`` is the feed's number of samples: if the arrays' first axis has that length, each row is a sample,
-        named after ``sample``; else the feed is one sample.  ``labels``, integers of shape (rows, ...), are the
-        true classes of rows, or of tokens or pixels in them.
+        named after ``sample`` and counted from ``first_row``; else the feed is one sample.  ``labels``, integers of
+        shape (rows, ...), are the true classes of rows, or of tokens or pixels in them.
         """
         if reference.shape != candidate.shape:
             self._shape_fault = self._shape_fault or (
@@ -122,22 +130,24 @@ class DriftMeter:
             if labels is not None and by_row and reference.dtype.kind in "iu":
                 self._classes.add_ids(reference, candidate, labels)
         elif reference.size:
-            self._add_floats(reference, candidate, sample, by_row=by_row, labels=labels)
+            self._add_floats(reference, candidate, sample)
+            numbered = by_row and (len(reference) > 1 or first_row > 0)
+            self._samples.add(reference, candidate, sample, first_row if numbered else None)
+            if by_row:
+                self._add_rows(reference, candidate, labels)
 
-    def _add_floats(
-        self, reference: Array, candidate: Array, sample: str, *, by_row: bool, labels: Array | None
-    ) -> None:
+    def _add_floats(self, reference: Array, candidate: Array, sample: str) -> None:
         found = metrics.sums(reference, candidate)
         if found.error_max > self._sums.error_max or not self._max_abs_sample:
             self._max_abs_sample = sample
         self._sums += found
         self._ulp = max(self._ulp, worst_ulp(reference, candidate, self._target))
-        self._samples.add(reference, candidate, sample, by_row=by_row and len(reference) > 1)
         self._watch_change(reference, candidate)
-        if by_row:
-            self._classes.add(reference, candidate, labels)
-            if reference.ndim == 2 and reference.shape[1] > 1:
-                self._retrieval.add(reference, candidate)
+
+    def _add_rows(self, reference: Array, candidate: Array, labels: Array | None) -> None:
+        self._classes.add(reference, candidate, labels)
+        if reference.ndim == 2 and reference.shape[1] > 1:
+            self._retrieval.add(reference, candidate)
 
     def result(self) -> OutputDrift:
         """Return what was measured so far."""

@@ -46,8 +46,8 @@ class SampleMeter:
         self._histogram = np.zeros(HISTOGRAM_BINS, np.int64)
         self._fine = LogHistogram()
 
-    def add(self, reference: Array, candidate: Array, sample: str, *, by_row: bool) -> None:
-        """Count the rows of two (n, ...) arrays; ``by_row`` numbers them in the samples' names."""
+    def add(self, reference: Array, candidate: Array, sample: str, first_row: int | None) -> None:
+        """Count the rows of two (n, ...) arrays; the samples' names number them from ``first_row``, unless None."""
         errors, norms = sample_errors(reference, candidate)
         self._samples += len(errors)
         self._square_norms += float(norms @ norms)
@@ -55,7 +55,7 @@ class SampleMeter:
         self._histogram += _histogram(relative)
         self._fine.add(relative)
         for row in np.argsort(relative)[::-1][:WORST_KEPT]:
-            name = f"{sample} row {row}" if by_row else sample
+            name = sample if first_row is None else f"{sample} row {first_row + int(row)}"
             key = float(relative[row]) if not math.isnan(relative[row]) else math.inf
             entry = (key, -self._samples - int(row), name, float(errors[row]), float(norms[row]))
             if len(self._worst) < WORST_KEPT:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.observe import Observer
 from mpdeploy.runtime.pairs import Pair
-from mpdeploy.runtime.runner import Array, Feed, input_specs
+from mpdeploy.runtime.runner import Array, Feed, TensorSpec, input_specs
 from mpdeploy.runtime.twin import float_twin, low_formats
 
 
@@ -24,6 +24,11 @@ class InnerRun:
         self._inputs = input_specs(ours), input_specs(theirs)
         self._ours = Observer(ours, [p.name for p in pairs], where[0])
         self._theirs = Observer(theirs, [p.partner for p in pairs], where[1])
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs that a feed must hold."""
+        return self._inputs[0]
 
     def run(self, feed: Feed, where: str) -> Iterator[tuple[Pair, Array, Array]]:
         """Yield each pair with the reference's and the candidate's array, as soon as both are there.

@@ -1,6 +1,6 @@
 """Two runners on the same data, feed by feed: the drift of every output they share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,8 @@ from mpdeploy.numerics.drift import DriftMeter, OutputDrift
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.fit import fit
-from mpdeploy.runtime.runner import Array, Runner
+from mpdeploy.runtime.runner import Array, Feed, Runner
+from mpdeploy.runtime.slices import slices
 from mpdeploy.verification.scores import Score, Scorer, results_of
 
 LABELS = "labels"  # the key under which data carry the true classes
@@ -42,7 +43,7 @@ def compare(
     notes: dict[str, None] = {}
     covered = {name for scorer in scorers for name in scorer.covers}
     count = samples = 0
-    for where, feed in feeds.labelled():
+    for where, first, feed in _parts(feeds, reference):
         ours = fit(feed, reference.inputs, where)
         theirs = fit(feed, candidate.inputs, where)
         notes.update(dict.fromkeys(f"reference: {note}" for note in ours.notes))
@@ -61,11 +62,18 @@ def compare(
                 continue
             if name not in meters:
                 meters[name] = DriftMeter(name, coarsest)
-            meters[name].add(expected[name], got[partner], rows, where, labels)
-        count, samples = count + 1, samples + rows
+            meters[name].add(expected[name], got[partner], rows, where, labels, first)
+        count, samples = count + (first == 0), samples + rows
     outputs = tuple(meter.result() for meter in meters.values())
     notes.update(dict.fromkeys(f"output '{o.name}' was empty on all data" for o in outputs if not o.elements))
     return Comparison(outputs, tuple(missing), count, samples, tuple(notes), results_of(scorers))
+
+
+def _parts(feeds: Feeds, reference: Runner) -> Iterator[tuple[str, int, Feed]]:
+    """The feeds, large ones in slices: name, index of the first row, arrays."""
+    for where, feed in feeds.labelled():
+        for first, part in slices(feed, reference.inputs):
+            yield where, first, part
 
 
 def _rows(feed: Mapping[str, Array]) -> int:

@@ -12,6 +12,7 @@ from mpdeploy.numerics.metrics import Array, Sums
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.inner import InnerRun
 from mpdeploy.runtime.pairs import Pair
+from mpdeploy.runtime.slices import slices
 
 _FORMATS = {"float16": Format.FP16.value, "bfloat16": Format.BF16.value, "float32": Format.FP32.value}
 
@@ -54,10 +55,11 @@ def measure_layers(run: InnerRun, pairs: Sequence[Pair], feeds: Feeds) -> tuple[
     Raises ``UsageError`` if the data do not fit.
     """
     meters: dict[str, _Meter] = {}
-    for where, feed in feeds.labelled():
-        for pair, reference, candidate in run.run(feed, where):
-            if reference.shape == candidate.shape and reference.size:
-                meters.setdefault(pair.partner, _Meter()).add(reference, candidate, where)
+    for where, whole in feeds.labelled():
+        for _, feed in slices(whole, run.inputs):
+            for pair, reference, candidate in run.run(feed, where):
+                if reference.shape == candidate.shape and reference.size:
+                    meters.setdefault(pair.partner, _Meter()).add(reference, candidate, where)
     layers = [meters[pair.partner].layer(pair) for pair in pairs if pair.partner in meters]
     return tuple(_with_added(layers))
 

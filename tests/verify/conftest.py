@@ -71,26 +71,41 @@ def samples():
     return {"x": rng.standard_normal((100, 16)).astype(np.float32), "labels": rng.integers(0, 4, 100)}
 
 
-@pytest.fixture
-def case_a4(write):
-    """A4, then A9: a LayerNorm of primitive operators whose square overflows FP16, then an L2 norm that does, too."""
-    nodes = [
+def layer_norm_nodes(result):
+    return [
         helper.make_node("ReduceMean", ["x"], ["mean"], name="mean", axes=[-1]),
         helper.make_node("Sub", ["x", "mean"], ["d"], name="sub"),
         helper.make_node("Pow", ["d", "two"], ["d2"], name="pow"),
         helper.make_node("ReduceMean", ["d2"], ["var"], name="var", axes=[-1]),
         helper.make_node("Add", ["var", "eps"], ["ve"], name="add"),
         helper.make_node("Sqrt", ["ve"], ["sd"], name="sqrt"),
-        helper.make_node("Div", ["d", "sd"], ["q"], name="div"),
+        helper.make_node("Div", ["d", "sd"], [result], name="div"),
+    ]
+
+
+def initializers(**arrays):
+    return [numpy_helper.from_array(np.asarray(v), k) for k, v in arrays.items()]
+
+
+@pytest.fixture
+def layer_norm(write):
+    """A4: a LayerNorm of primitive operators, whose square overflows FP16 where a row's spread is large."""
+    constants = initializers(two=np.float32(2), eps=np.float32(1e-5))
+    return write("norm", layer_norm_nodes("y"), {"x": ["N", 64]}, {"y": ["N", 64]}, constants)
+
+
+@pytest.fixture
+def case_a4(write):
+    """A4, then A9: the LayerNorm, then an L2 norm that overflows, too."""
+    nodes = [
+        *layer_norm_nodes("q"),
         helper.make_node("MatMul", ["q", "w"], ["z"], name="matmul"),
         helper.make_node("ReduceL2", ["z"], ["n"], name="l2", axes=[-1]),
         helper.make_node("Div", ["z", "n"], ["y"], name="normal"),
     ]
     w = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32) * 2000
-    constants = {"two": np.float32(2), "eps": np.float32(1e-5), "w": w}
-    return write(
-        "a4", nodes, {"x": ["N", 64]}, {"y": ["N", 64]}, [numpy_helper.from_array(v, k) for k, v in constants.items()]
-    )
+    constants = initializers(two=np.float32(2), eps=np.float32(1e-5), w=w)
+    return write("a4", nodes, {"x": ["N", 64]}, {"y": ["N", 64]}, constants)
 
 
 @pytest.fixture

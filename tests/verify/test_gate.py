@@ -129,16 +129,21 @@ def test_wrong_settings_are_refused(tmp_path, text, says):
         load_settings(tmp_path / "mpdeploy.toml")
 
 
-def test_500_samples_are_all_run_and_only_the_third_overflows(case_a4, all_low, tmp_path):
+def test_500_samples_are_all_run_and_only_the_third_overflows(layer_norm, all_low, tmp_path):
     """V3: an .npz whose first axis holds the samples; none is left out, memory stays bounded."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((500, 64)).astype(np.float32)
     x[2] *= 600
     np.savez(tmp_path / "many.npz", x=x)
-    report = verify(case_a4, all_low(case_a4), str(tmp_path / "many.npz"), depth=QUICK)
+    report = verify(layer_norm, all_low(layer_norm), str(tmp_path / "many.npz"), depth=QUICK)
     assert report.data.samples == 500
     assert not report.verdict.passed
     assert report.outputs[0].worst_samples[0].sample.endswith("row 2")
+    x[2], x[450] = x[3], x[450] * 600  # in the second slice
+    np.savez(tmp_path / "many.npz", x=x)
+    report = verify(layer_norm, all_low(layer_norm), str(tmp_path / "many.npz"), depth=QUICK)
+    assert report.outputs[0].worst_samples[0].sample.endswith("many.npz row 450")
+    assert (report.data.feeds, report.data.samples) == (1, 500)
     assert open_feeds(str(tmp_path / "many.npz")).count == 1
 
 
