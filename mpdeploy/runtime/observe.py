@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from mpdeploy.runtime.ort import OrtRunner
@@ -25,6 +26,9 @@ class Observer:
         self._inputs = [v.name for v in model.graph.inputs if v.name in set(names)]
         self._watched = list(dict.fromkeys(name for name in names if name in made))
         self._pieces: list[tuple[Segment, OrtRunner]] = []
+        initial = model.graph.initializers
+        given = [(v.name, initial[v.name].const_value) for v in model.graph.inputs if v.name in initial]
+        self._defaults: dict[str, Array] = {str(n): np.asarray(t.numpy()) for n, t in given if t is not None}
 
     def run(self, feed: Feed) -> Iterator[tuple[str, Array]]:
         """Yield each watched value's name and array for one feed, inputs first, then in order of execution."""
@@ -36,7 +40,7 @@ class Observer:
         if not self._pieces:
             self._pieces = self._cut(feed)
         watched = set(self._watched)
-        known = dict(feed)
+        known = self._defaults | dict(feed)
         for segment, runner in self._pieces:
             results = runner.run({name: known[name] for name in segment.inputs})
             for name, array in results.items():
