@@ -317,6 +317,10 @@ def _copied(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 
 def size_of(path: Path) -> int:
     """Return the bytes that a model takes on disk, its external data included."""
-    proto = read_skeleton(path)
-    outside = {_external_info(t).get("location", "") for t in _external_tensors(proto)} - {path.name}
-    return path.stat().st_size + sum((path.parent / name).stat().st_size for name in outside)
+    return sum(file.stat().st_size for file in files_of(path))
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Return the model's own file and those with its external data, whatever the size of the tensors in them."""
+    outside = {_external_info(t).get("location", "") for t in _external_tensors(read_skeleton(path))} - {path.name}
+    return (path, *(path.parent / name for name in sorted(outside)))

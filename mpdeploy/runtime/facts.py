@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from mpdeploy.files import sha256_of
+from mpdeploy.graph.io import files_of
 from mpdeploy.graph.scope import all_graphs, all_nodes
-from mpdeploy.graph.tensors import FileTensor
 from mpdeploy.graph.types import element_type
 from mpdeploy.numerics.formats import Format
 
@@ -59,7 +59,6 @@ def model_facts(model: ir.Model, path: Path) -> ModelFacts:
     """Return the facts of a model that was loaded from ``path``; reads its files once to hash them."""
     values: Counter[str] = Counter()
     weights: Counter[str] = Counter()
-    data: set[Path] = set()
     for node in all_nodes(model):
         for value in node.outputs:
             if name := _FORMATS.get(element_type(value) or ir.DataType.UNDEFINED):
@@ -71,12 +70,9 @@ def model_facts(model: ir.Model, path: Path) -> ModelFacts:
                 continue
             if name := _FORMATS.get(tensor.dtype):
                 weights[name] += tensor.size
-            if isinstance(tensor, FileTensor):
-                data.add(tensor.source.resolve())
-    files = [path, *sorted(data - {path.resolve()})]
     return ModelFacts(
         path=str(path),
-        files=tuple(FileFacts(f.name, f.stat().st_size, sha256_of(f)) for f in files),
+        files=tuple(FileFacts(f.name, f.stat().st_size, sha256_of(f)) for f in files_of(path)),
         nodes=sum(1 for _ in all_nodes(model)),
         values=dict(sorted(values.items())),
         weights=dict(sorted(weights.items())),
