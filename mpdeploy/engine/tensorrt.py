@@ -16,8 +16,9 @@ from mpdeploy.engine.network import Network, read_network
 from mpdeploy.engine.options import BuildOptions, Feature, Profile
 from mpdeploy.engine.target import Target, choose_target
 from mpdeploy.engine.toolkit import Toolkit
-from mpdeploy.errors import DependencyError
+from mpdeploy.errors import BuildError, DependencyError
 from mpdeploy.files import write_bytes
+from mpdeploy.graph.io import read_skeleton
 
 _FLAGS = {
     Feature.STRIP_WEIGHTS: "STRIP_PLAN",
@@ -104,7 +105,7 @@ class TensorRtModel:
         with tracker.interruptible():
             plan = self.builder.build_serialized_network(self.definition, config)
         if plan is None:
-            raise build_fault(self.inbox.errors(), str(self.path))
+            raise self._fault()
         if options.timing_cache is not None:
             write_bytes(Path(options.timing_cache), bytes(config.get_timing_cache().serialize()))
         return memoryview(plan)
@@ -142,7 +143,11 @@ class TensorRtModel:
             set_range = added.set_shape_input if port.holds_shape else added.set_shape
             set_range(port.name, found.min, found.opt, found.max)
         if config.add_optimization_profile(added) < 0:
-            raise build_fault(self.inbox.errors(), str(self.path))
+            raise self._fault()
+
+    def _fault(self) -> BuildError:
+        operators = {output: node.op_type for node in read_skeleton(self.path).graph.node for output in node.output}
+        return build_fault(self.inbox.errors(), str(self.path), operators)
 
 
 def _read_timings(config: Any, path: Path) -> None:

@@ -46,8 +46,8 @@ def test_known_messages_have_a_remedy(text, remedy):
 
 
 def test_a_builder_that_says_nothing_still_gives_a_line():
-    assert "no reason" in str(build_fault([], "model.onnx"))
-    assert "second" in str(build_fault(["first", "second"], "model.onnx"))
+    assert "no reason" in str(build_fault([], "model.onnx", {}))
+    assert "second" in str(build_fault(["first", "second"], "model.onnx", {}))
 
 
 def test_one_logger_serves_every_listener():

@@ -123,3 +123,26 @@ class TestWithRtx:
             pass
         assert "cuda" not in str(caught.value).lower()
         assert "/_src/" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("body", "says"),
+        [
+            ("(float[4,4] x) => (float y) { y = Det(x) }", "TensorRT lacks the operator Det.*replace it"),
+            ("(float[4,4] x) => (int64[2,n] y) { y = NonZero(x) }", "NonZero plugin.*replace it"),
+            ("(string[4] x) => (string[n] y) { y = StringNormalizer(x) }", "type that TensorRT lacks, such as string"),
+            (
+                "(bfloat16[1,4] x) => (bfloat16[1,4] y) { y = HardSwish(x) }",
+                r"supported for the HardSwish.*\(HardSwish\).*--op-fp32 HardSwish",
+            ),
+            (
+                "(bfloat16[1,2,4,4] x, bfloat16[2,2,3,3] w) => (bfloat16[1,2,a,b] y) { y = ConvTranspose(x, w) }",
+                r"no kernel for this ConvTranspose.*makes 'y' \(ConvTranspose\).*--op-fp32 ConvTranspose",
+            ),
+        ],
+    )
+    def test_what_tensorrt_lacks_is_said_in_plain_words(self, text_model, tmp_path, body, says):
+        model = text_model(f'<ir_version: 10, opset_import: ["" : 22]> g {body}')
+        with pytest.raises(BuildError, match=says) as caught:
+            build(model, tmp_path / "model.engine")
+        assert "mem_prop" not in str(caught.value)
+        assert "Assertion" not in str(caught.value)

@@ -55,3 +55,26 @@ def test_what_does_not_fit_raises(pair):
     for wrong in (np.zeros((2, 4), np.float16), np.zeros((2, 5), np.float32), np.zeros((33, 4), np.float32)):
         with pytest.raises(UsageError):
             runner.run({"x": wrong})
+
+
+REDUCTIONS = """<ir_version: 10, opset_import: ["" : 22]>
+t15 (float[1,2,8,8] x) => (float[1,2,8,8] y)
+    <float[2,2,1,1] w = {0.5,-0.25,0.75,1}, float tiny = {0.001}, int64[3] axes = {1,2,3}> {
+    low = ReduceMin<keepdims=1>(x, axes)  high = ReduceMax<keepdims=1>(x, axes)
+    moved = Sub(x, low)  range = Sub(high, low)  wide = Add(range, tiny)  scaled = Div(moved, wide)
+    mixed = Conv(scaled, w)  grown = Mul(mixed, wide)  y = Add(grown, low)
+}"""
+
+
+def test_t15_a_fusion_across_reductions_is_not_miscompiled(text_model, tmp_path):
+    """A known fault of TensorRT 11.2: where the installed one has it, this test says so."""
+    from mpdeploy.engine.runner import EngineRunner
+
+    model, engine = text_model(REDUCTIONS), tmp_path / "model.engine"
+    x = np.random.default_rng(0).normal(size=(1, 2, 8, 8)).astype(np.float32) * 10
+    try:
+        build(model, engine, backend="tensorrt")
+    except DependencyError as error:
+        pytest.skip(str(error))
+    expected = EmulatorRunner(io.load(model), "model").run({"x": x})["y"]
+    np.testing.assert_allclose(EngineRunner(engine).run({"x": x})["y"], expected, rtol=1e-3, atol=1e-3)
