@@ -21,7 +21,7 @@ from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.observe import Observer
 from mpdeploy.runtime.runner import Feed, Runner
-from mpdeploy.runtime.twin import float_twin
+from mpdeploy.runtime.twin import runnable
 
 Suspects = Mapping[str, str]
 """Nodes by name that must become FP32, each with the evidence in words."""
@@ -123,8 +123,7 @@ def _suspect(source: ir.Model, converted: ir.Model, feed: Feed, tolerance: float
 
 def _inner_distances(source: ir.Model, converted: ir.Model, feed: Feed, where: str) -> Iterator[tuple[str, float]]:
     names = [str(v.name) for node in source.graph for v in node.outputs if v.name]
-    twin = float_twin(converted)
-    ours, theirs = Observer(source, names, where).run(feed), Observer(twin, names, where).run(feed)
+    ours, theirs = (Observer(runnable(m), names, where).run(feed) for m in (source, converted))
     waiting: dict[str, NDArray[Any]] = {}
     for name, array in ours:
         waiting[name] = array

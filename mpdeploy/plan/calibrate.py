@@ -19,6 +19,7 @@ from mpdeploy.runtime.observe import Observer
 from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.runtime.runner import Feed, input_specs
 from mpdeploy.runtime.segments import fixed_values
+from mpdeploy.runtime.twin import runnable
 
 _SQUARING = frozenset({"ReduceL2", "ReduceSumSquare", "LpNormalization", "GlobalLpPool"})
 _FIXED_LIMIT = 1 << 20  # elements; larger ones are weights in another layout
@@ -78,9 +79,10 @@ def calibrate(model: ir.Model, feeds: Iterable[Feed], where: str, data: str) -> 
             probes.setdefault(str(source.name), []).append(node)
     names = [str(v.name) for v in model.graph.inputs if is_float(v)]
     names += [str(v.name) for node in model.graph for v in node.outputs if is_float(v) and v.type is not None]
-    observer = Observer(model, names, where)
-    fixed = _fixed_statistics(model, where)
-    specs = input_specs(model)
+    running = runnable(model)
+    observer = Observer(running, names, where)
+    fixed = _fixed_statistics(running, where)
+    specs = input_specs(running)
     calibration = Calibration(values=fixed, data=data)
     for feed in feeds:
         for name, array in observer.run(fit(feed, specs, data).feed):

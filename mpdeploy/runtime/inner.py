@@ -8,7 +8,7 @@ from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.observe import Observer
 from mpdeploy.runtime.pairs import Pair
 from mpdeploy.runtime.runner import Array, Feed, TensorSpec, input_specs
-from mpdeploy.runtime.twin import float_twin, low_formats
+from mpdeploy.runtime.twin import runnable
 
 
 class InnerRun:
@@ -20,7 +20,7 @@ class InnerRun:
 
     def __init__(self, reference: ir.Model, candidate: ir.Model, pairs: Sequence[Pair], where: tuple[str, str]) -> None:
         self._pairs = pairs
-        ours, theirs = _plain(reference), _plain(candidate)
+        ours, theirs = runnable(reference), runnable(candidate)
         self._inputs = input_specs(ours), input_specs(theirs)
         self._ours = Observer(ours, [p.name for p in pairs], where[0])
         self._theirs = Observer(theirs, [p.partner for p in pairs], where[1])
@@ -75,7 +75,3 @@ class _Waiting:
 
 def _of(pair: Pair | None) -> list[Pair]:
     return [] if pair is None else [pair]
-
-
-def _plain(model: ir.Model) -> ir.Model:
-    return float_twin(model) if low_formats(model) else model

@@ -27,8 +27,8 @@ class Observer:
         self._watched = list(dict.fromkeys(name for name in names if name in made))
         self._pieces: list[tuple[Segment, OrtRunner]] = []
         initial = model.graph.initializers
-        given = [(v.name, initial[v.name].const_value) for v in model.graph.inputs if v.name in initial]
-        self._defaults: dict[str, Array] = {str(n): np.asarray(t.numpy()) for n, t in given if t is not None}
+        given = {str(v.name): initial[str(v.name)].const_value for v in model.graph.inputs if v.name in initial}
+        self._defaults = {name: np.asarray(t.numpy()) for name, t in given.items() if t is not None}
 
     def run(self, feed: Feed) -> Iterator[tuple[str, Array]]:
         """Yield each watched value's name and array for one feed, inputs first, then in order of execution."""

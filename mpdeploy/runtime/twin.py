@@ -60,6 +60,14 @@ def float_twin(model: ir.Model) -> ir.Model:
     return twin
 
 
+def runnable(model: ir.Model) -> ir.Model:
+    """Return what ONNX Runtime can run without hiding a rounding: the twin of a model that holds low-precision tensors.
+
+    Every value keeps its name; a model without such tensors comes back as it is.
+    """
+    return float_twin(model) if low_formats(model) else model
+
+
 def low_formats(model: ir.Model) -> frozenset[ir.DataType]:
     """Return which of FP16 and BF16 the model computes or stores in."""
     return frozenset(_low_values(model).values())
