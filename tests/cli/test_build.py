@@ -8,6 +8,8 @@ import numpy as np
 import onnx.parser
 import pytest
 
+from mpdeploy.engine.loading import read_engine
+
 HALF = """<ir_version: 10, opset_import: ["" : 22]>
 half (float[N,8] x) => (float[N,N] y) {
     low = Cast<to=10>(x)  turned = Transpose<perm=[1,0]>(low)  product = MatMul(low, turned)  y = Cast<to=1>(product)
@@ -98,3 +100,15 @@ def test_a_drift_report_belongs_to_its_model(model, tmp_path):
     wrong = mpdeploy("build", reference, *words)
     assert wrong.returncode == 2
     assert "about another model" in wrong.stderr
+
+
+def test_two_builds_at_once_give_one_valid_engine(model, tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    words = ["build", model, "-o", tmp_path / "half.engine", "--shapes", "x:1x8:4x8:8x8", "--cache", tmp_path / "cache"]
+    command = [sys.executable, "-m", "mpdeploy", *map(str, words)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    said = [process.communicate(timeout=60) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    read_engine(tmp_path / "half.engine")
+    assert len(list((tmp_path / "cache").glob("*.engine"))) == 1
+    assert sum(b"build cache" in out for out, _ in said) == 1

@@ -7,6 +7,8 @@ import torch
 
 import mpdeploy
 from mpdeploy.errors import UsageError
+from mpdeploy.runtime.runner import TensorSpec
+from mpdeploy.session.model import Model
 
 TWO = """<ir_version: 10, opset_import: ["" : 22]>
 g (float[N] a, float[N] b) => (float[N] sum, float[N] difference) { sum = Add(a, b)  difference = Sub(a, b) }"""
@@ -125,3 +127,26 @@ recipe = Recipe(
     batch_size=16,
 )
 """
+
+
+def test_memory_is_shared_on_the_way_in():
+    """What the model receives is the caller's memory: arrays as they are, CPU tensors as views."""
+    received = {}
+
+    class Witness:
+        inputs = (TensorSpec("x", "float32", ("N",)), TensorSpec("b", "bfloat16", ("N",)))
+        outputs = ()
+
+        def run(self, feed):
+            received.update(feed)
+            return dict(feed)
+
+    tensors = {"x": torch.ones(3), "b": torch.ones(3, dtype=torch.bfloat16)}
+    results = Model(Witness(), "witness")(tensors)
+    assert np.shares_memory(received["x"], tensors["x"].numpy())
+    assert received["b"].ctypes.data == tensors["b"].data_ptr()
+    assert results["x"].data_ptr() == tensors["x"].data_ptr()  # and on the way out
+    assert results["b"].dtype == torch.bfloat16
+    array = np.ones(3, np.float32)
+    Model(Witness(), "witness")({"x": array, "b": np.ones(3, ml_dtypes.bfloat16)})
+    assert np.shares_memory(received["x"], array)
