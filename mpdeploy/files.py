@@ -20,6 +20,8 @@ def readable_file(path: Path, what: str) -> Path:
         raise UsageError(f"{what} not found", where=str(path), remedy="check the path")
     if path.is_dir():
         raise UsageError(f"{what} is a folder, not a file", where=str(path), remedy="name the file inside it")
+    if not path.is_file():
+        raise UsageError(f"{what} is not a regular file", where=str(path), remedy="save it to a file first")
     try:
         with path.open("rb") as stream:
             empty = not stream.read(1)
@@ -50,7 +52,7 @@ def scratch_path(target: Path) -> Iterator[Path]:
         if target.is_dir():
             raise UsageError("the output is an existing folder", where=str(target), remedy="name a file in it")
         target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        scratch = _hidden(target, "part")
         try:
             yield scratch
         finally:
@@ -86,13 +88,13 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         if target.is_file():
             raise UsageError("the output folder is an existing file", where=str(target), remedy="name another folder")
         target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    scratch = _hidden(target, "part")
     try:
         with _disk_faults(target):
             scratch.mkdir()
             yield scratch
             if target.exists():
-                old = target.with_name(f".{target.name}.{secrets.token_hex(4)}.old")
+                old = _hidden(target, "old")
                 target.replace(old)
                 scratch.replace(target)
                 shutil.rmtree(old)
@@ -111,6 +113,11 @@ def write_bytes(target: Path, content: bytes) -> None:
 def write_text(target: Path, content: str) -> None:
     """Write ``content`` to ``target`` as UTF-8, atomically (see ``atomic_path``)."""
     write_bytes(target, content.encode("utf-8"))
+
+
+def _hidden(target: Path, suffix: str) -> Path:
+    # Without the target's own name, which may be as long as the file system allows.
+    return target.with_name(f".mpdeploy-{secrets.token_hex(8)}.{suffix}")
 
 
 @contextlib.contextmanager
