@@ -7,7 +7,7 @@ from mpdeploy import records
 from mpdeploy.files import write_text
 from mpdeploy.session.bench_record import BatchTiming, BenchReport, BenchRow
 
-_WIDTH, _LABEL, _VALUE = 900, 300, 190  # pixels: the picture, the names on its left, the numbers on its right
+_WIDTH, _LABEL, _VALUE = 960, 350, 190  # pixels: the picture, the names on its left, the numbers on its right
 _BAR, _GAP, _HEAD = 22, 6, 34
 _COLOURS = ("#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#9c6b4e", "#9498a0")
 _FLAGGED = "#c9ccd1"  # a latency that is no result
@@ -16,11 +16,13 @@ _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>mpdeploy bench</title>
 <style>
- body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }}
+ :root {{ color-scheme: light dark; }}
+ body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
  table {{ border-collapse: collapse; width: 100%; }}
- th, td {{ text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #ddd; white-space: nowrap; }}
- th:first-child, td:first-child {{ text-align: left; }}
- svg {{ max-width: 100%; height: auto; }}  .scroll {{ overflow-x: auto; }}  .quiet {{ color: #666; }}
+ th, td {{ text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #8884; white-space: nowrap; }}
+ th:first-child, td:first-child {{ text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 15rem; }}
+ th {{ white-space: normal; vertical-align: bottom; }}
+ svg {{ max-width: 100%; height: auto; }}  .scroll {{ overflow-x: auto; }}  .quiet {{ opacity: .75; }}
 </style>
 <h1>Benchmark</h1>
 <p class="quiet">{facts}</p>
@@ -55,14 +57,14 @@ def svg(report: BenchReport) -> str:
         y += _GAP
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y}" width="{_WIDTH}" height="{y}" '
-        f'font-family="system-ui, sans-serif" font-size="13" role="img" aria-label="throughput">'
+        f'font-family="system-ui, sans-serif" font-size="13" fill="currentColor" role="img" aria-label="throughput">'
         f"{''.join(parts)}</svg>\n"
     )
 
 
 def page(report: BenchReport) -> str:
     """Return the page: the bars, every number, and what to know of them."""
-    facts = [report.machine, f"{report.threads or 'all'} threads", f"{report.rounds} alternating rounds", report.data]
+    facts = [report.machine, f"{report.threads or 'all'} threads", f"rounds in turn: {report.rounds}", report.data]
     heads = "contestant|batch|median ms|p95|p99|samples/s|times as fast|peak MB|cold start s|drift".split("|")
     rows = [line for row in report.rows for line in _lines(row)]
     notes = [f"{row.name}: {row.caveat}" for row in report.rows if row.caveat]
@@ -119,5 +121,5 @@ def _bar(row: BenchRow, timing: BatchTiming, y: int, number: int, fastest: float
     )
 
 
-def _short(name: str, room: int = 44) -> str:
+def _short(name: str, room: int = 42) -> str:
     return name if len(name) <= room else f"{name[: room // 2 - 1]}…{name[-room // 2 :]}"
