@@ -12,6 +12,7 @@ from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.metrics import Array, Sums
 from mpdeploy.numerics.retrieval import RetrievalMeter
 from mpdeploy.numerics.samples import WORST_SHOWN, Quantiles, SampleError, SampleMeter
+from mpdeploy.numerics.scatter import Scatter
 from mpdeploy.numerics.significance import Accuracy
 from mpdeploy.numerics.ulps import worst_ulp
 
@@ -29,7 +30,8 @@ class OutputDrift:
     element in units of the candidate's coarsest format.  ``collapsed``: constant where the reference is not;
     ``frozen``: the same for every sample where the reference is not.  ``top1``, ``top5``, ``divergence`` (nats) and
     ``accuracy`` read the output as class scores (see ``mpdeploy.numerics.ranking``), ``retrieval`` as embeddings:
-    the share with the same nearest neighbour.  Shares run from 0 to 1.
+    the share with the same nearest neighbour.  ``scatter`` holds a few pairs (reference, candidate).  Shares
+    run from 0 to 1.
     """
 
     name: str
@@ -62,6 +64,7 @@ class OutputDrift:
     accuracy: Accuracy | None = None
     worst_samples: tuple[SampleError, ...] = ()
     histogram: tuple[int, ...] = ()
+    scatter: tuple[tuple[float, float], ...] = ()
     shape_fault: str = ""
 
     @property
@@ -94,6 +97,7 @@ class DriftMeter:
         self._ulp = 0.0
         self._max_abs_sample = ""
         self._samples, self._classes, self._retrieval = SampleMeter(), ClassMeter(), RetrievalMeter()
+        self._scatter = Scatter()
         self._first: tuple[Array, Array] | None = None
         self._reference_change = self._candidate_change = 0.0
         self._shape_fault = ""
@@ -142,6 +146,7 @@ class DriftMeter:
             self._max_abs_sample = sample
         self._sums += found
         self._ulp = max(self._ulp, worst_ulp(reference, candidate, self._target))
+        self._scatter.add(reference, candidate)
         self._watch_change(reference, candidate)
 
     def _add_rows(self, reference: Array, candidate: Array, labels: Array | None) -> None:
@@ -191,6 +196,7 @@ class DriftMeter:
             retrieval=self._retrieval.result(),
             worst_samples=tuple(worst[:WORST_SHOWN]),
             histogram=self._samples.histogram(),
+            scatter=self._scatter.result(),
         )
 
     def _watch_change(self, reference: Array, candidate: Array) -> None:

@@ -21,10 +21,15 @@ HISTOGRAM_BINS = (HISTOGRAM_HIGH - HISTOGRAM_LOW) * HISTOGRAM_PER_DECADE
 
 @dataclass(frozen=True)
 class SampleError:
-    """One sample's norm-relative error; None if it is not finite."""
+    """One sample's norm-relative error; None if it is not finite.
+
+    ``feed`` and ``row`` say where it is: the row along the first axis, None if the whole feed is the sample.
+    """
 
     sample: str
     error: float | None
+    feed: str = ""
+    row: int | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class SampleMeter:
     def __init__(self) -> None:
         self._samples = 0
         self._square_norms = 0.0
-        self._worst: list[tuple[float, int, str, float, float]] = []
+        self._worst: list[tuple[float, int, str, int | None, float, float]] = []
         self._histogram = np.zeros(HISTOGRAM_BINS, np.int64)
         self._fine = LogHistogram()
 
@@ -55,9 +60,9 @@ class SampleMeter:
         self._histogram += _histogram(relative)
         self._fine.add(relative)
         for row in np.argsort(relative)[::-1][:WORST_KEPT]:
-            name = sample if first_row is None else f"{sample} row {first_row + int(row)}"
+            number = None if first_row is None else first_row + int(row)
             key = float(relative[row]) if not math.isnan(relative[row]) else math.inf
-            entry = (key, -self._samples - int(row), name, float(errors[row]), float(norms[row]))
+            entry = (key, -self._samples - int(row), sample, number, float(errors[row]), float(norms[row]))
             if len(self._worst) < WORST_KEPT:
                 heapq.heappush(self._worst, entry)
             else:
@@ -71,11 +76,11 @@ class SampleMeter:
     def worst(self) -> list[SampleError]:
         """Return the remembered samples, worst first, now against the norm that is typical of all samples."""
         scored = [
-            (float(_relative(np.array([error]), np.array([max(norm, self._typical)]))[0]), -order, name)
-            for _, order, name, error, norm in self._worst
+            (float(_relative(np.array([error]), np.array([max(norm, self._typical)]))[0]), -order, feed, row)
+            for _, order, feed, row, error, norm in self._worst
         ]
         scored.sort(key=lambda item: (-item[0], item[1]))
-        return [SampleError(name, error if math.isfinite(error) else None) for error, _, name in scored]
+        return [_sample_error(error, feed, row) for error, _, feed, row in scored]
 
     def histogram(self) -> tuple[int, ...]:
         """Return the counts in ``HISTOGRAM_BINS`` logarithmic bins from 1e-8 to 10."""
@@ -84,6 +89,11 @@ class SampleMeter:
     def quantiles(self) -> Quantiles:
         """Return the quantiles of all errors so far."""
         return Quantiles(*(self._fine.quantile(share) for share in (0.5, 0.9, 0.99)))
+
+
+def _sample_error(error: float, feed: str, row: int | None) -> SampleError:
+    name = feed if row is None else f"{feed} row {row}"
+    return SampleError(name, error if math.isfinite(error) else None, feed, row)
 
 
 def _relative(errors: Array, norms: Array) -> Array:

@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import mpdeploy
+from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Feeds, open_feeds
 from mpdeploy.runtime.runner import Runner
 from mpdeploy.verification.baseline import load_baseline, worse_than
+from mpdeploy.verification.blame import Blame
 from mpdeploy.verification.budget import Budget, parse_budget
 from mpdeploy.verification.compare import Comparison, compare
 from mpdeploy.verification.defaults import default_budget
@@ -37,22 +39,22 @@ class Depth:
 
 
 def verify(
-    reference: str | Path,
-    candidate: str | Path,
+    reference: str | Path | Subject,
+    candidate: str | Path | Subject,
     data: str | Feeds,
     budget: str | Budget | Settings | None = None,
     *,
     depth: Depth = Depth(),
     scoring: Scoring = NO_SCORING,
     baseline: str | Path | None = None,
-    runner: Runner | None = None,
     witnesses: Mapping[str, Runner] | None = None,
     force: bool = False,
 ) -> DriftReport:
-    """Return how far the ONNX model ``candidate`` drifts from ``reference`` on the data, and the verdict.
+    """Return how far ``candidate`` drifts from ``reference`` on the data, and the verdict.
 
-    A model with FP16 or BF16 tensors runs under true rounding (see ``mpdeploy.runtime.emulator``), or the candidate
-    in ``runner``; if that run is no evidence, only ``force`` lets it pass.  ``data`` and ``budget`` may be written
+    Both are ONNX files, which run truthfully: with FP16 or BF16 tensors under true rounding (see
+    ``mpdeploy.runtime.emulator``).  Or they are a ``Subject``, with a runner of its own; if the candidate's run is
+    no evidence, only ``force`` lets it pass.  ``data`` and ``budget`` may be written
     as their flags are; without a budget the default for the candidate's format counts.  ``baseline`` is an earlier
     ``report.json`` that the drift must not exceed.  ``witnesses`` are other runs of the reference, by a word for
     each, say of the torch model it came from: what they differ in counts as its noise.  Raises ``UsageError`` for
@@ -61,7 +63,9 @@ def verify(
     started, created = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     feeds = open_feeds(data) if isinstance(data, str) else data
     scorers = scoring.scorers()
-    ours, theirs = opened(Path(reference)), opened(Path(candidate), runner)
+    ours, theirs = (s if isinstance(s, Subject) else opened(Path(s)) for s in (reference, candidate))
+    if depth.layers and (ours.model is None or theirs.model is None):
+        raise UsageError("the drift of layers needs two ONNX models", remedy="name the model that the engine is from")
     before = load_baseline(Path(baseline), theirs.coarsest) if baseline is not None else None
     wanted = _wanted(budget, theirs.coarsest)
     noise = _noise(ours, feeds, witnesses or {}) if depth.noise else ()
@@ -70,11 +74,7 @@ def verify(
     sha256 = feeds.sha256()
     worse = tuple(worse_than(before, found, sha256, noise)) if before is not None else ()
     verdict = judge(found, allowed, theirs.runner.describe(), noise, worse, force=force)
-    blame = None
-    if depth.layers:
-        blame = blame_on(ours, theirs, feeds)
-        if not verdict.passed:
-            blame = repair_of(blame, ours, theirs, feeds, allowed, scoring)
+    blame = _blame(ours, theirs, feeds, allowed, scoring, repair=not verdict.passed) if depth.layers else None
     return DriftReport(
         reference=ours.facts,
         candidate=theirs.facts,
@@ -92,6 +92,11 @@ def verify(
         blame=blame,
         scores=found.scores,
     )
+
+
+def _blame(ours: Subject, theirs: Subject, feeds: Feeds, budget: Budget, scoring: Scoring, *, repair: bool) -> Blame:
+    blame = blame_on(ours, theirs, feeds)
+    return repair_of(blame, ours, theirs, feeds, budget, scoring) if repair else blame
 
 
 def _wanted(budget: str | Budget | Settings | None, candidate: Format) -> Budget | None:

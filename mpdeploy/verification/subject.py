@@ -18,7 +18,10 @@ from mpdeploy.runtime.runner import Runner
 
 @dataclass(frozen=True)
 class Subject:
-    """A model under comparison.  ``plan`` is None for a model that mpdeploy did not convert."""
+    """A model under comparison.
+
+    ``model`` is the graph, None for an engine; ``plan`` is None for a model that mpdeploy did not convert.
+    """
 
     path: Path
     model: Any

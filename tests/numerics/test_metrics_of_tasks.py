@@ -16,6 +16,7 @@ from mpdeploy.numerics.drift import DriftMeter
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.quantiles import LogHistogram
 from mpdeploy.numerics.retrieval import KEPT, RetrievalMeter
+from mpdeploy.numerics.scatter import PAIRS, Scatter
 from mpdeploy.numerics.significance import mcnemar, wilson
 from mpdeploy.numerics.ulps import worst_ulp
 
@@ -214,3 +215,21 @@ def test_boxes_of_another_class_do_not_match_and_each_matches_once():
     assert match(detections(), detections()).overlaps == ()
     nan = detections([np.nan, 0, 10, 10, 0.9, 1])
     assert match(r, nan).overlaps == ()
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 700), min_size=1, max_size=6))
+def test_a_scatter_is_evenly_spaced_and_bounded(sizes):
+    scatter, start = Scatter(), 0
+    for size in sizes:
+        numbers = np.arange(start, start + size, dtype=np.float64)
+        scatter.add(numbers, -numbers)
+        start += size
+    pairs = scatter.result()
+    assert len(pairs) == min(start, len(pairs)) <= PAIRS
+    if start:
+        firsts = [r for r, _ in pairs]
+        assert all(c == -r for r, c in pairs)
+        assert len(set(np.diff(firsts))) <= 1
+        assert firsts[0] == 0
+        assert len(pairs) >= min(start, PAIRS // 2)

@@ -15,6 +15,7 @@ from mpdeploy.runtime.feeds import open_feeds
 from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.verification.api import Depth, verify
 from mpdeploy.verification.settings import Settings, find_settings, load_settings
+from mpdeploy.verification.subject import opened
 
 QUICK = Depth(noise=False)
 
@@ -67,10 +68,10 @@ def test_a_run_that_is_no_evidence_passes_only_if_forced(mlp, data):
     """O2: half precision on ONNX Runtime's CPU provider."""
     path = mlp("cand", "fp16")
     runner = OrtRunner(io.load(path), "cand")
-    plain = verify(mlp("ref"), path, data, depth=QUICK, runner=runner)
+    plain = verify(mlp("ref"), opened(path, runner), data, depth=QUICK)
     assert codes(plain) == ["V301"]
     assert "computes half-precision operators in float32" in plain.verdict.headline
-    forced = verify(mlp("ref"), path, data, depth=QUICK, runner=runner, force=True)
+    forced = verify(mlp("ref"), opened(path, runner), data, depth=QUICK, force=True)
     assert forced.verdict.passed
     assert forced.verdict.forced
     assert "no evidence" in forced.verdict.headline
@@ -78,7 +79,7 @@ def test_a_run_that_is_no_evidence_passes_only_if_forced(mlp, data):
     assert not honest.verdict.forced
     broken = mlp("broken", "fp16", np.zeros_like)
     runner = OrtRunner(io.load(broken), "cand")
-    assert not verify(mlp("ref"), broken, data, depth=QUICK, runner=runner, force=True).verdict.passed
+    assert not verify(mlp("ref"), opened(broken, runner), data, depth=QUICK, force=True).verdict.passed
 
 
 TOML = """

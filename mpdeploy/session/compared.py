@@ -1,0 +1,33 @@
+"""A file as one side of a comparison, in the runtime that the user names."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mpdeploy.graph import io
+from mpdeploy.runtime.ort import CPU, CUDA, RTX, TENSORRT, OrtRunner
+from mpdeploy.session.opening import Kind, Runtime, kind_of, open_runner
+from mpdeploy.verification.subject import Subject, opened
+
+# ONNX Runtime's execution providers, by the names that `--runtime` takes; what they cannot run falls to the next.
+PROVIDERS = {
+    "ort-cuda": (CUDA, CPU),
+    "ort-tensorrt": (TENSORRT, CUDA, CPU),
+    "ort-rtx": (RTX, CPU),
+}
+
+
+def subject_in(path: Path, runtime: str = Runtime.AUTO.value) -> Subject:
+    """Return the ONNX model or engine in a file, ready to be compared, run by ``runtime``.
+
+    ``runtime`` is a value of ``Runtime`` or a key of ``PROVIDERS``; ``auto`` runs the file truthfully.  Faults as in
+    ``open_runner`` and ``OrtRunner``.
+    """
+    if kind_of(path) is Kind.ENGINE:
+        from mpdeploy.engine.loading import read_engine
+
+        record = read_engine(path)
+        facts = replace(record.source, path=str(path), files=(record.engine,))
+        return Subject(path, None, facts, open_runner(path, Runtime(runtime)), None)
+    if runtime in PROVIDERS:
+        return opened(path, OrtRunner(io.load(path), str(path), PROVIDERS[runtime]))
+    return opened(path, None if runtime == Runtime.AUTO.value else open_runner(path, Runtime(runtime)))
