@@ -1,6 +1,7 @@
 """`mpdeploy build`: an engine from an ONNX model."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,6 +10,9 @@ from mpdeploy.cli.progress import meter
 from mpdeploy.engine.options import BuildOptions, Feature, parse_capabilities, parse_shapes, parse_size
 from mpdeploy.engine.toolkit import Flavour
 from mpdeploy.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpdeploy.engine.record import EngineRecord
 
 
 def _refuse_precision(context: click.Context, option: click.Parameter, given: bool) -> None:
@@ -136,22 +140,23 @@ def command(
             progress=progress,
         )
 
-    def show() -> None:
-        census = record.census
-        print(f"{output}  {record.engine.bytes / 1e6:.1f} MB, {record.backend} {record.backend_version}")
-        print(f"  runs on     SM {', '.join(map(str, record.capabilities))}")
-        print(f"  arithmetic  {_counts(census.compute or census.outputs)} layer outputs")
-        print(f"  weights     {_counts(census.weights)} elements")
-        for profile in record.options.profiles:
-            print(f"  shapes      {' '.join(map(str, profile.ranges))}")
-        if record.reused:
-            print("  origin      the build cache")
-        if record.spread is not None:
-            print(f"  rebuilds    {record.spread.builds} builds, {record.spread.distinct} distinct")
-        for text in record.warnings:
-            print(f"  warning     {text}")
+    return Outcome(record, lambda: _show(record, output))
 
-    return Outcome(record, show)
+
+def _show(record: "EngineRecord", output: Path) -> None:
+    census = record.census
+    print(f"{output}  {record.engine.bytes / 1e6:.1f} MB, {record.backend} {record.backend_version}")
+    print(f"  runs on     SM {', '.join(map(str, record.capabilities))}")
+    print(f"  arithmetic  {_counts(census.compute or census.outputs)} layer outputs")
+    print(f"  weights     {_counts(census.weights)} elements")
+    for profile in record.options.profiles:
+        print(f"  shapes      {' '.join(map(str, profile.ranges))}")
+    if record.reused:
+        print("  origin      the build cache")
+    if record.spread is not None:
+        print(f"  rebuilds    {record.spread.builds} builds, {record.spread.distinct} distinct")
+    for text in record.warnings:
+        print(f"  warning     {text}")
 
 
 for _name in ("fp16", "bf16"):

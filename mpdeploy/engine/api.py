@@ -1,6 +1,6 @@
 """Build an engine: check, parse, prove the precision, build, inspect, and write engine and sidecar."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -59,9 +59,9 @@ def build(
     end refuses or that does not keep its promise.  Whatever fails, an existing ``output`` stays as it was.
     """
     source, target_path = readable_file(Path(model), "model"), Path(output)
+    chosen = options or BuildOptions()
     if source.resolve() == target_path.resolve():
         raise UsageError("the engine would overwrite the model", where=str(target_path), remedy="name another output")
-    chosen = options or BuildOptions()
     feeds = open_feeds(data) if isinstance(data, str) else data
     maker = find_backend(backend)
     target = maker.target(chosen, find_gpus())
@@ -73,39 +73,36 @@ def build(
             chosen = replace(chosen, profiles=profile_from(feeds, parsed.network.inputs, str(source)))
         check_network(parsed.network, chosen, target, str(source))
         _prove(parsed.network, facts, expect, None if plan is None else Path(plan))
+        job = _Job(maker, facts, chosen, target, progress)
         with atomic_path(target_path) as scratch:
-            key = cache_key(facts, chosen, target, maker.name, maker.version)
-            reused = _make(scratch, parsed, chosen, target, progress, None if cache is None else Path(cache), key)
-            inspected = maker.inspect(scratch.read_bytes(), target)
-            if inspected is not None and expect is not None:
-                check_inspected(inspected, expect, str(source))
-            record = EngineRecord(
-                tool_version=__version__,
-                backend=maker.name,
-                backend_version=maker.version,
-                source=facts,
+            reused = _make(job, parsed, scratch, None if cache is None else Path(cache))
+            record = replace(
+                _record(job, parsed, scratch),
                 engine=replace(file_facts(scratch), name=target_path.name),
-                capabilities=target.capabilities,
-                gpu=target.gpu.name if target.gpu else None,
-                system=this_system(),
-                options=chosen,
-                inputs=parsed.network.inputs,
-                outputs=parsed.network.outputs,
-                census=parsed.network.census,
                 expected=expect.value if expect else None,
                 plan=None if plan is None else file_facts(Path(plan)),
-                inspected=inspected,
                 drift=summary,
                 reused=reused,
-                warnings=parsed.warnings(),
             )
+            if record.inspected is not None and expect is not None:
+                check_inspected(record.inspected, expect, str(source))
             if rebuilds > 1:
-                again = partial(_build_again, maker, source, chosen, target, progress)
                 run = None if feeds is None or target.gpu is None else partial(_first_results, record, feeds)
-                record = replace(record, spread=measure_spread(scratch, again, rebuilds, run))
+                record = replace(record, spread=measure_spread(scratch, partial(_build_again, job), rebuilds, run))
             # The sidecar first: an engine is never seen beside a sidecar of another engine.
             records.save(record, sidecar_of(target_path))
     return record
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One build, as far as it is the same each time that it is repeated."""
+
+    maker: Backend
+    model: ModelFacts
+    options: BuildOptions
+    target: Target
+    progress: Progress | None
 
 
 def _prove(network: Network, model: ModelFacts, expect: Format | None, plan: Path | None) -> None:
@@ -116,24 +113,36 @@ def _prove(network: Network, model: ModelFacts, expect: Format | None, plan: Pat
         check_plan(network, promises_of(records.load(PrecisionPlan, plan), network), model.path)
 
 
-def _make(
-    path: Path,
-    parsed: ParsedModel,
-    options: BuildOptions,
-    target: Target,
-    progress: Progress | None,
-    cache: Path | None,
-    key: str,
-) -> bool:
+def _make(job: _Job, parsed: ParsedModel, path: Path, cache: Path | None) -> bool:
     """Write the engine to ``path``; return whether it came from the cache."""
 
     def make(fresh: Path) -> None:
-        fresh.write_bytes(parsed.build(options, target, progress))
+        fresh.write_bytes(parsed.build(job.options, job.target, job.progress))
 
-    if cache is not None:
-        return BuildCache(cache).fetch_or_make(key, path, make)
-    make(path)
-    return False
+    if cache is None:
+        make(path)
+        return False
+    key = cache_key(job.model, job.options, job.target, job.maker.name, job.maker.version)
+    return BuildCache(cache).fetch_or_make(key, path, make)
+
+
+def _record(job: _Job, parsed: ParsedModel, engine: Path) -> EngineRecord:
+    return EngineRecord(
+        tool_version=__version__,
+        backend=job.maker.name,
+        backend_version=job.maker.version,
+        source=job.model,
+        engine=file_facts(engine),
+        capabilities=job.target.capabilities,
+        gpu=job.target.gpu.name if job.target.gpu else None,
+        system=this_system(),
+        options=job.options,
+        inputs=parsed.network.inputs,
+        outputs=parsed.network.outputs,
+        census=parsed.network.census,
+        inspected=job.maker.inspect(engine.read_bytes(), job.target),
+        warnings=parsed.warnings(),
+    )
 
 
 def _summary_of(path: Path, model: ModelFacts) -> DriftSummary:
@@ -147,11 +156,9 @@ def _summary_of(path: Path, model: ModelFacts) -> DriftSummary:
     return DriftSummary(file_facts(path), report.verdict.passed, report.verdict.headline)
 
 
-def _build_again(
-    maker: Backend, source: Path, options: BuildOptions, target: Target, progress: Progress | None, path: Path
-) -> None:
-    with maker.parse(source) as parsed:  # anew: a parsed model is built once
-        path.write_bytes(parsed.build(options, target, progress))
+def _build_again(job: _Job, path: Path) -> None:
+    with job.maker.parse(Path(job.model.path)) as parsed:  # anew: a parsed model is built once
+        path.write_bytes(parsed.build(job.options, job.target, job.progress))
 
 
 def _first_results(record: EngineRecord, feeds: Feeds, engine: Path) -> Feed:
