@@ -1,4 +1,8 @@
-"""Shared by all tests: those marked `gpu` are skipped where there is no GPU."""
+"""Shared by all tests: the command line called in this process, and skipping where there is no GPU."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -9,3 +13,32 @@ from mpdeploy.engine.gpu import find_gpus
 def _gpu_or_skip(request):
     if request.node.get_closest_marker("gpu") and not find_gpus():
         pytest.skip("no NVIDIA GPU on this machine")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command said: its exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document that is all of standard output."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def cli(capfd):
+    """Return a function that calls `mpdeploy WORDS…` in this process; output is caught below Python, too."""
+    from mpdeploy.cli import main
+
+    def call(*words):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main([str(word) for word in words])
+        out, err = capfd.readouterr()
+        return Outcome(int(caught.value.code or 0), out, err)
+
+    return call

@@ -10,11 +10,11 @@ from mpdeploy.conversion.names import Names
 from mpdeploy.errors import InternalError, ModelError
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.tensors import RoundedTensor, StreamedTensor
-from mpdeploy.graph.types import dtype_attribute, element_type, type_faults
+from mpdeploy.graph.types import dtype_attribute, element_type, is_container, type_faults
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.rounding import cast
 from mpdeploy.plan.constants import constant_tensor
-from mpdeploy.plan.groups import ONNX_TYPE, Group, Operand, is_constant
+from mpdeploy.plan.groups import ONNX_TYPE, Group, Operand, is_constant, is_float
 from mpdeploy.plan.planner import Planned
 
 
@@ -46,6 +46,10 @@ class _Conversion:
         for group in self.groups.all:
             if self.is_low[id(group)]:
                 self._retype(group)
+        if self.plan.low_io:
+            for value in self.model.graph.inputs:
+                if is_float(value) and not is_constant(value) and not is_container(value):
+                    _set_element_type(value, self.low)
         for value in self.groups.values:
             low, fp32 = readers.get(value, ([], []))
             if is_constant(value):
