@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import onnx
 import onnx.checker
+import onnx.defs
 import onnx.shape_inference
 import onnx_ir as ir
 
@@ -34,6 +35,10 @@ def invalid_model(where: str) -> Iterator[None]:
     """Turn whatever the ONNX libraries raise on a damaged model into one ``ModelError``."""
     try:
         yield
+    except ModelError as error:
+        if error.where:
+            raise
+        raise ModelError(error.what, where=where, remedy=error.remedy) from error
     except _LIBRARY_FAULTS as error:
         cause: BaseException = error
         if isinstance(error, ir.serde.SerdeError):  # only the innermost says what was wrong
@@ -44,6 +49,14 @@ def invalid_model(where: str) -> Iterator[None]:
 
 def check_structure(proto: onnx.ModelProto, where: str) -> None:
     """Raise ``ModelError`` with the node's name if the model breaks a rule of the ONNX specification."""
+    known = onnx.defs.onnx_opset_version()
+    for opset in proto.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version > known:
+            raise ModelError(
+                f"the model is written for opset {opset.version}, the ONNX library here knows {known}",
+                where=where,
+                remedy="update the onnx package, or export for an older opset",
+            )
     weightless = onnx.ModelProto()
     weightless.CopyFrom(proto)
     for tensor in proto_tensors(weightless):
@@ -82,7 +95,10 @@ def _is_whole(tensor: onnx.TensorProto) -> bool:
     count: int = math.prod(tensor.dims)
     if tensor.data_type == onnx.TensorProto.STRING:
         return len(tensor.string_data) == count
-    bits: int = ir.DataType(tensor.data_type).bitwidth
+    try:
+        bits: int = ir.DataType(tensor.data_type).bitwidth
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"tensor '{tensor.name}' has no element type that ONNX knows ({tensor.data_type})") from error
     if tensor.HasField("raw_data"):
         return len(bytes(tensor.raw_data)) == math.ceil(count * bits / 8)
     fields = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
