@@ -119,7 +119,7 @@ def command(
         optimization_level=opt_level,
         tf32=tf32,
         timing_cache=timing_cache,
-        features=frozenset(Feature(word) for word in feature),
+        features=tuple(map(Feature, feature)),
     )
     with meter(f"building {output.name}") as report:
 

@@ -34,7 +34,9 @@ def command() -> None:
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), help="Where the models come from  [default: DIR/model.pt]."
 )
-@click.option("--sample", metavar="D", help="Data whose first feed goes along  [default: DIR/heldout].")
+@click.option(
+    "--sample", metavar="D", help="Data whose first feed goes along  [default: heldout/ beside the checkpoint]."
+)
 @click.option("--licence", "licences", multiple=True, type=click.Path(path_type=Path), help="A licence or notice file.")
 @click.option("--sign", "key", type=click.Path(path_type=Path), help="Sign with this ed25519 private key (PEM).")
 @click.option("--triton", is_flag=True, help="Lay out a model repository for Triton Inference Server, too.")
@@ -73,14 +75,16 @@ def pack_command(
     from mpdeploy.bundle.triton_config import Batching
     from mpdeploy.runtime.feeds import open_feeds
 
-    data = sample or (str(folder / "heldout") if (folder / "heldout").is_dir() else None)
+    source = checkpoint or folder / "model.pt"
+    held_out = source.parent / "heldout"  # where training leaves it
+    data = sample or (str(held_out) if held_out.is_dir() else None)
     serving = Serving(Batching(triton_batch, triton_delay), triton_instances, triton_version, triton_gpu)
     packing = Packing(
         name=name or folder.resolve().name,
         version=version,
         sample=None if data is None else open_feeds(data),
         licences=licences,
-        training=_training(checkpoint or folder / "model.pt", required=checkpoint is not None),
+        training=_training(source, required=checkpoint is not None),
         serving=serving if triton else None,
         key=key,
     )

@@ -68,8 +68,7 @@ def cache_key(model: ModelFacts, options: BuildOptions, target: Target, backend:
     """
     makings = {
         "model": [file.sha256 for file in model.files],
-        "options": records.to_builtins(replace(options, timing_cache=None, features=frozenset())),
-        "features": sorted(feature.value for feature in options.features),
+        "options": records.to_builtins(replace(options, timing_cache=None)),
         "capabilities": target.capabilities,
         "gpu": target.gpu.name if target.gpu else None,
         "backend": backend,

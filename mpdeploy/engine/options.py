@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from mpdeploy.errors import UsageError
@@ -77,11 +77,12 @@ class BuildOptions:
     optimization_level: int | None = None
     tf32: bool = False
     timing_cache: str | None = None
-    features: frozenset[Feature] = field(default_factory=frozenset)
+    features: tuple[Feature, ...] = ()
 
     def __post_init__(self) -> None:
-        # A set of targets has no order, but the plan's bytes depend on it.
+        # Both are sets; in one order equal wishes are equal records, and a plan's bytes depend on that of its targets.
         object.__setattr__(self, "capabilities", tuple(sorted(set(self.capabilities))))
+        object.__setattr__(self, "features", tuple(sorted(set(self.features), key=lambda feature: feature.value)))
         if self.workspace is not None and self.workspace <= 0:
             raise UsageError("the workspace must be larger than zero bytes", where=f"--workspace {self.workspace}")
         if self.optimization_level is not None and self.optimization_level not in _LEVELS:

@@ -115,7 +115,7 @@ def _check_rtx_features(toolkit: Toolkit, options: BuildOptions, gpu: Gpu | None
             where="--timing-cache",
             remedy="leave it out; --cache DIR keeps whole engines, and kernels are compiled on the GPU at first use",
         )
-    for feature in sorted(options.features, key=lambda f: f.value):
+    for feature in options.features:
         if feature in _RTX_LACKS:
             raise UsageError(
                 f"{toolkit.title} has no {feature.value} engines", where="--feature", remedy=_RTX_LACKS[feature]

@@ -4,8 +4,11 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import onnx.parser
 import pytest
+
+from mpdeploy.files import sha256_of
 
 NET = """<ir_version: 10, opset_import: ["" : 17]>
 net (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1,2,3,4}> { y = MatMul(x, w) }"""
@@ -45,6 +48,49 @@ def test_pack_verify_promote_roll_back(export, tmp_path):
     assert [(entry["version"], entry["why"]) for entry in history] == [
         ("1", "release 1"), ("2", "release 2"), ("1", "worse"),
     ]  # fmt: skip
+
+
+RECIPE = """
+import numpy as np
+import torch
+from torch import nn
+from mpdeploy.train import Arrays, Data, Recipe, TensorSpec, accuracy
+
+
+def data():
+    x = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
+    y = (x.sum(1) > 0).astype(np.int64)
+    return Data(Arrays((x[:48],), y[:48]), Arrays((x[48:],), y[48:]))
+
+
+recipe = Recipe(
+    inputs=(TensorSpec("x", "float32", ("batch", 2)),),
+    outputs=("logits",),
+    model=lambda: nn.Linear(2, 2),
+    data=data,
+    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+    schedule=lambda optimizer, steps: torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, steps),
+    loss=nn.functional.cross_entropy,
+    metric=accuracy,
+    epochs=1,
+    batch_size=16,
+)
+"""
+
+
+def test_the_training_run_and_its_held_out_data_go_along(export, tmp_path):
+    recipe = tmp_path / "small.py"
+    recipe.write_text(RECIPE)
+    trained = mpdeploy("train", recipe, "-o", tmp_path / "run", "--seed", "7")
+    assert trained.returncode == 0, trained.stderr
+    checkpoint = tmp_path / "run" / "model.pt"
+    packed = mpdeploy("bundle", export, "-o", tmp_path / "out", "--checkpoint", checkpoint, "--json")
+    assert packed.returncode == 0, packed.stderr
+    training = json.loads(packed.stdout)["training"]
+    assert training["checkpoint_sha256"] == sha256_of(checkpoint)
+    assert (training["recipe"], training["recipe_sha256"]) == ("small.py", sha256_of(recipe))
+    assert (training["seed"], training["steps_applied"]) == (7, 3)
+    assert np.load(tmp_path / "out" / "sample" / "sample.npz")["x"].shape[1] == 2
 
 
 def test_damage_and_a_missing_verdict_exit_with_1(export, tmp_path):

@@ -86,7 +86,7 @@ def test_another_version(engine):
     with pytest.raises(DependencyError, match=r"built by TensorRT for RTX 1\.7.*here is 1\.5\.0.*mpdeploy build"):
         check_fit(record, rtx("1.5.0"), (A10,), "e")
     classic = changed(record, backend="tensorrt", backend_version="11.4.0", system=this_system())
-    portable = changed(classic, options=BuildOptions(features=frozenset({Feature.VERSION_COMPATIBLE})))
+    portable = changed(classic, options=BuildOptions(features=(Feature.VERSION_COMPATIBLE,)))
     newer = Toolkit(Flavour.TENSORRT, module=None, version="11.6.0", selectable=())
     check_fit(portable, newer, (A10,), "e")
     with pytest.raises(DependencyError, match=r"here is 11\.6\.0"):
@@ -100,7 +100,7 @@ def test_another_gpu(engine):
         check_fit(record, here, (H200,), "e")
     with pytest.raises(DependencyError, match="this machine has none"):
         check_fit(record, here, (), "e")
-    compatible = changed(record, options=BuildOptions(features=frozenset({Feature.HARDWARE_COMPATIBLE})))
+    compatible = changed(record, options=BuildOptions(features=(Feature.HARDWARE_COMPATIBLE,)))
     assert check_fit(compatible, here, (H200,), "e") is H200
 
 

@@ -2,7 +2,16 @@
 
 import pytest
 
-from mpdeploy.engine.options import BuildOptions, Profile, ShapeRange, parse_capabilities, parse_shapes, parse_size
+from mpdeploy import records
+from mpdeploy.engine.options import (
+    BuildOptions,
+    Feature,
+    Profile,
+    ShapeRange,
+    parse_capabilities,
+    parse_shapes,
+    parse_size,
+)
 from mpdeploy.errors import UsageError
 
 
@@ -44,6 +53,13 @@ def test_capabilities_in_all_spellings():
 
 def test_targets_are_a_set():
     assert BuildOptions(capabilities=(89, 86, 89)) == BuildOptions(capabilities=(86, 89))
+
+
+def test_features_are_a_set_and_survive_their_record():
+    refit, strict = Feature.REFIT, Feature.STRICT_NANS
+    options = BuildOptions(features=(strict, refit, strict))
+    assert options == BuildOptions(features=(refit, strict))
+    assert records.from_json(BuildOptions, records.to_json(options), "options") == options
 
 
 @pytest.mark.parametrize(
