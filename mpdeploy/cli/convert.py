@@ -59,7 +59,8 @@ def command(
             return
         ratio = result.model_bytes / max(result.source_bytes, 1)
         print(f"{result.model}: {result.precision.value}, {ratio:.2f} of the FP32 file ({result.model_bytes:,} bytes)")
-        print(f"  {result.low_operators} of {result.operators} decisions low, policy {result.policy}")
+        flops = "" if result.low_flops is None else f"{result.low_flops:.1%} of the matrix arithmetic and "
+        print(f"  low: {flops}{result.low_operators} of {result.operators} decisions, policy {result.policy}")
         print(f"  {result.casts} casts, {result.bytes_cast:,} bytes cast in a run, opset {result.opset}")
         if result.weights_with_loss:
             print(f"  {result.weights_with_loss} stored tensors lost more than rounding: see the plan's ledger")

@@ -13,6 +13,7 @@ from mpdeploy.conversion.trial import Suspects, settled
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_path
 from mpdeploy.graph import io
+from mpdeploy.graph.arithmetic import low_share
 from mpdeploy.graph.operators import opset_of
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.shapes import guessed_size
@@ -93,6 +94,7 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
         model_bytes=io.size_of(output),
         operators=len(plan.decisions),
         low_operators=plan.low_count,
+        low_flops=low_share(model),
         casts=len(casts) - own_casts,
         bytes_cast=sum(_bytes_read(n) for n in casts),
         opset=opset_of(model, ""),
@@ -141,6 +143,7 @@ def _unchanged(source: Path, output: Path, model: ir.Model, low: Format) -> Conv
         model_bytes=io.size_of(output),
         operators=0,
         low_operators=0,
+        low_flops=low_share(model),
         casts=0,
         bytes_cast=0,
         opset=opset_of(model, ""),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mpdeploy.conversion.apply import apply
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.numerics.formats import Format
-from mpdeploy.plan.planner import Planned, apply_plan
+from mpdeploy.plan.planner import Planned, bind
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.observe import Observer
@@ -68,7 +68,7 @@ def copy_of(model: ir.Model) -> ir.Model:
 
 
 def _tried(model: ir.Model, planned: Planned) -> ir.Model:
-    return apply(apply_plan(copy_of(model), planned.plan))
+    return apply(bind(copy_of(model), planned.plan))
 
 
 def _run(runner: Runner, feed: Feed, where: str) -> dict[str, NDArray[Any]]:

@@ -127,6 +127,11 @@ def apply_plan(model: ir.Model, plan: PrecisionPlan) -> Planned:
     """
     if plan.model != digest(model):
         raise UsageError("the plan was made for another model", remedy="plan this model anew with `mpdeploy convert`")
+    return bind(model, plan)
+
+
+def bind(model: ir.Model, plan: PrecisionPlan) -> Planned:
+    """Return a plan bound to a model that it is known to fit; faults as in ``apply_plan``."""
     model = raised(model, plan.opset)
     groups = build(model, plan.precision)
     by_key = {(d.node, d.values): d for d in plan.decisions}
