@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from mpdeploy.conversion.api import convert
 from mpdeploy.conversion.record import ConversionResult
 from mpdeploy.engine.api import build
+from mpdeploy.engine.backends import find_backend
+from mpdeploy.engine.gpu import find_gpus
 from mpdeploy.engine.options import BuildOptions, Profile, ShapeRange
 from mpdeploy.engine.record import EngineRecord
 from mpdeploy.graph import io
@@ -105,13 +107,17 @@ def export(
 
     started = time.monotonic()
     reference = folder / REFERENCE
+    # What can never work is refused before the work.
+    for _, backend in wishes.engines:
+        find_backend(backend).target(BuildOptions(), find_gpus())
+    given = open_feeds(wishes.data) if wishes.data is not None else None
     with stage("export to FP32 ONNX and check it against torch"):
         loaded = load_module(checkpoint, recipe)
         export_fp32_onnx(loaded, reference)
         checked = check_export(
             loaded, reference, lambda path, feed: truthful_runner(io.load(path), str(path)).run(feed)
         )
-    ranges, proof = _feeds(checkpoint, wishes.data, loaded)
+    ranges, proof = (given, given) if given is not None else _feeds(checkpoint, loaded)
     models = []
     for precision in wishes.precisions:
         with stage(f"convert to {precision.value.upper()}"):
@@ -139,10 +145,8 @@ def export(
     )
 
 
-def _feeds(checkpoint: Path, data: str | None, loaded: "LoadedModule") -> tuple[Feeds, Feeds]:
-    """Return the feeds that measure ranges, and those that prove the result."""
-    if data is not None:
-        return open_feeds(data), open_feeds(data)
+def _feeds(checkpoint: Path, loaded: "LoadedModule") -> tuple[Feeds, Feeds]:
+    """Return the feeds that measure ranges, and those that prove the result: what training left."""
     folders = [checkpoint.parent / name for name in (CALIBRATION, HELD_OUT)]
     examples = {name: tensor.numpy() for name, tensor in loaded.examples.items()}
     ranges, proof = (

@@ -64,7 +64,11 @@ def command(
         engines=() if engine == "none" else tuple((f, engine) for f in formats),
     )
     folder = output or checkpoint.parent / "export"
-    words = ["mpdeploy", "export", str(checkpoint), *(w for p in precisions for w in ("--precision", p))]
+    words = ["mpdeploy", "export", str(checkpoint), *(["-o", str(output)] if output else [])]
+    words += [w for p in precisions for w in ("--precision", p)]
+    for flag, value in (("--data", data), ("--budget", budget), ("--recipe", recipe)):
+        words += [flag, str(value)] if value is not None else []
+    words += ["--engine", engine] if engine != "none" else []
     result = pipeline.export(
         checkpoint, folder, wishes, recipe=recipe, stage=told, watch=watched, commands=(shlex.join(words),)
     )

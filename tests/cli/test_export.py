@@ -1,0 +1,182 @@
+"""`mpdeploy export` as a user calls it: from a checkpoint to verified models, in the folder it was trained in."""
+
+import json
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from mpdeploy.cli import main
+from mpdeploy.engine.gpu import find_gpus
+
+# Two clouds of points that a small network tells apart at once.
+RECIPE = """
+import numpy as np
+import torch
+from torch import nn
+from mpdeploy.train import Arrays, Data, Recipe, TensorSpec, accuracy
+
+
+def data():
+    rng = np.random.default_rng(0)
+    labels = np.arange(320, dtype=np.int64) % 2
+    x = rng.normal(size=(320, 8)).astype(np.float32) + 3 * labels[:, None].astype(np.float32)
+    return Data(Arrays((x[:256],), labels[:256]), Arrays((x[256:],), labels[256:]))
+
+
+recipe = Recipe(
+    inputs=(TensorSpec("point", "float32", ("batch", 8)),),
+    outputs=("logits",),
+    model=lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)),
+    data=data,
+    optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2),
+    loss=nn.functional.cross_entropy,
+    metric=accuracy,
+    epochs=2,
+    batch_size=32,
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A checkout: models/clouds.py, and what its training left under runs/clouds."""
+    home, before = tmp_path_factory.mktemp("checkout"), Path.cwd()
+    (home / "models").mkdir()
+    (home / "models" / "clouds.py").write_text(RECIPE)
+    os.chdir(home)
+    try:
+        with pytest.raises(SystemExit) as caught:
+            main(["train", "models/clouds.py", "-q"])
+    finally:
+        os.chdir(before)
+    assert not caught.value.code
+    return home
+
+
+@pytest.fixture
+def checkout(trained, tmp_path, monkeypatch):
+    """A copy that a test may change; the test stands in it."""
+    shutil.copytree(trained, tmp_path / "checkout")
+    monkeypatch.chdir(tmp_path / "checkout")
+    return Path("runs/clouds/model.pt")
+
+
+def test_one_argument_is_enough(cli, checkout):
+    done = cli("export", checkout)
+    assert done.code == 0, done.err
+    assert {p.name for p in checkout.parent.joinpath("export").iterdir()} >= {
+        "model.onnx", "model.fp16.onnx", "model.fp16.plan.json", "report.html", "report.json"
+    }  # fmt: skip
+    lines = done.out.splitlines()
+    assert lines[0].split() == ["format", "accuracy", "top-1", "as", "FP32", "worst", "drift", "file", "verdict"]
+    assert [line.split()[0] for line in lines[1:3]] == ["fp32", "fp16"]
+    assert lines[2].split()[3:5] == ["100", "%"]
+    assert lines[-1] == "verdict  pass: runs/clouds/export/model.fp16.onnx"
+    assert "convert to FP16" in done.err
+    model = onnx.load("runs/clouds/export/model.fp16.onnx")
+    assert [d.dim_param or d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim] == ["batch", 8]
+    assert [model.graph.input[0].name, model.graph.output[0].name] == ["point", "logits"]
+
+
+def test_json_and_both_formats_into_another_folder(cli, checkout):
+    words = ("--precision", "fp16", "--precision", "bf16", "--budget", "top1>=0.9", "-o", "out")
+    done = cli("export", checkout, *words, "--json", "-q")
+    assert (done.code, done.err) == (0, "")
+    document = done.document
+    assert document["schema"] == "mpdeploy.export/1"
+    assert document["passed"] is True
+    assert [m["precision"] for m in document["models"]] == ["fp16", "bf16"]
+    for model in document["models"]:
+        assert Path(model["conversion"]["model"]).stat().st_size == model["conversion"]["model_bytes"]
+        assert model["drift"]["verdict"]["passed"] is True
+    # The report holds the very command that made it.
+    report = json.loads(Path(document["report_json"]).read_text())
+    assert report["commands"] == [
+        "mpdeploy export runs/clouds/model.pt -o out --precision fp16 --precision bf16 --budget 'top1>=0.9'"
+    ]
+
+
+def test_over_budget_is_exit_code_1_and_everything_is_kept(cli, checkout):
+    done = cli("export", checkout, "--budget", "max_abs<=0")
+    assert done.code == 1
+    assert "verdict  FAIL" in done.out
+    assert "Traceback" not in done.err
+    assert Path("runs/clouds/export/model.fp16.onnx").is_file()
+    assert Path("runs/clouds/export/report.html").is_file()
+
+
+def test_other_data(cli, checkout):
+    np.savez("other.npz", point=np.zeros((3, 8), np.float32))
+    done = cli("export", checkout, "--data", "other.npz", "--json")
+    assert done.code == 0, done.err
+    assert done.document["models"][0]["drift"]["data"]["samples"] == 3
+
+
+def test_an_engine_where_its_library_is(cli, checkout):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    done = cli("export", checkout, "--engine", "rtx", "--json")
+    assert done.code == 0, done.err
+    engine = done.document["models"][0]
+    assert Path(engine["engine_path"]).stat().st_size == engine["engine"]["engine"]["bytes"]
+    assert engine["engine"]["expected"] == "fp16"
+
+
+@pytest.mark.skipif(bool(find_spec("tensorrt") and find_gpus()), reason="TensorRT and a GPU are here")
+def test_a_missing_back_end_is_told_before_the_work(cli, checkout):
+    done = cli("export", checkout, "--engine", "tensorrt")
+    assert (done.code, done.out) == (4, "")
+    assert done.err.splitlines()[-1].startswith("mpdeploy: ")
+    assert not Path("runs/clouds/export").exists()
+
+
+def test_from_elsewhere_the_recipe_must_be_pointed_at(cli, checkout, tmp_path, monkeypatch):
+    model, recipe = checkout.resolve(), Path("models/clouds.py").resolve()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    done = cli("export", model, "-q")
+    assert (done.code, done.out) == (2, "")
+    assert "--recipe FILE" in done.err
+    assert cli("export", model, "--recipe", recipe, "-q").code == 0
+
+
+def test_another_recipe_is_never_imported(cli, checkout):
+    trap = Path("models/clouds.py")
+    trap.write_text("import pathlib\npathlib.Path('executed').touch()\n" + trap.read_text())
+    done = cli("export", checkout, "-q")
+    assert (done.code, done.out) == (2, "")
+    assert "not the recipe that the checkpoint was trained with" in done.err
+    assert not Path("executed").exists()
+    assert not Path("runs/clouds/export").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("none.pt",), "checkpoint not found"),
+        (("empty.pt",), "empty"),
+        (("models/clouds.py",), "damaged or no torch file"),
+        (("cut.pt",), "damaged or no torch file"),
+        (("runs/clouds/model.pt", "--precision", "int8"), "'int8' is not one of 'fp16', 'bf16'"),
+        (("runs/clouds/model.pt", "--budget", "beauty>=1"), "unknown metric"),
+        (("runs/clouds/model.pt", "--data", "none.npz"), "data file not found"),
+        (("runs/clouds/model.pt", "--data", "wrong.npz"), "lacks input 'point', it holds x"),
+        (("runs/clouds/model.pt", "--recipe", "none.py"), "recipe not found"),
+        (("runs/clouds/model.pt", "-o", "file"), "cannot write the output"),
+        (("runs/clouds/model.pt", "--engine", "openvino"), "not one of"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(cli, checkout, words, says):
+    Path("empty.pt").touch()
+    Path("cut.pt").write_bytes(checkout.read_bytes()[:3000])
+    Path("file").write_text("in the way")
+    np.savez("wrong.npz", x=np.zeros((1, 8), np.float32))
+    done = cli("export", *words, "-q")
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+    assert done.err.count("\n") == 1
+    assert Path("file").read_text() == "in the way"
