@@ -1,20 +1,31 @@
 """`mpdeploy verify`: a candidate's drift against its reference, and a verdict."""
 
 import shlex
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
 
+if TYPE_CHECKING:
+    from mpdeploy.report.record import Report
+    from mpdeploy.runtime.runner import Runner
+
+_RUNTIMES = ("auto", "emulator", "onnxruntime", "openvino", "tensorrt", "ort-cuda", "ort-tensorrt", "ort-rtx")
+_FILE = click.Path(path_type=Path)
+
 
 @click.command(
     epilog="Exit code 0: within budget; 1: over budget.  A model with FP16 or BF16 tensors runs with every tensor "
-    "really rounded, on any machine: ONNX Runtime's own CPU run would hide overflow and underflow."
+    "really rounded, on any machine: ONNX Runtime's own CPU run would hide overflow and underflow.  An mpdeploy.toml "
+    "in the current folder may set budget, tasks, metrics and baseline in its table [verify], and budgets by format "
+    "in [verify.fp16] and [verify.bf16]."
 )
-@click.argument("reference", type=click.Path(path_type=Path))
-@click.argument("candidate", type=click.Path(path_type=Path))
+@click.argument("reference", type=_FILE)
+@click.argument("candidate", type=_FILE)
 @click.option(
     "--data",
     required=True,
@@ -25,27 +36,74 @@ from mpdeploy.cli.progress import note, track
 @click.option(
     "--budget",
     metavar="LIMITS",
-    help="As in cosine>=0.999,logits:top1>=0.995 [default: by the candidate's format].",
+    help="As in cosine>=0.999,logits:top1>=0.995,score.map>=0.5 [default: by the candidate's format].",
 )
-@click.option("--report", "folder", type=click.Path(path_type=Path), help="Write report.html and report.json here.")
+@click.option("--baseline", type=_FILE, help="An earlier report.json: fail if the drift grew since.")
+@click.option(
+    "--layers",
+    is_flag=True,
+    help="Measure every value along the graph, name the nodes to blame, and try a --keep-fp32 list that repairs it.",
+)
+@click.option("--no-noise", is_flag=True, help="Do not measure the reference's own noise first.")
+@click.option("--torch", "checkpoint", type=_FILE, help="The model.pt of the reference: counts in its noise.")
+@click.option(
+    "--task",
+    "tasks",
+    multiple=True,
+    metavar="TASK",
+    help="detection:OUTPUT, detection:boxes=B,scores=S,classes=C, or masks:OUTPUT[@THRESHOLD].",
+)
+@click.option("--metric", "metrics", multiple=True, metavar="M", help="Your own: module.py:callable.")
+@click.option(
+    "--runtime", type=click.Choice(_RUNTIMES), default="auto", show_default=True, help="What runs the candidate."
+)
+@click.option("--force", is_flag=True, help="Let a run pass that is no evidence.")
+@click.option("--report", "folder", type=_FILE, help="Write report.html and report.json here.")
+@click.option("--junit", type=_FILE, help="Write JUnit XML for a CI server.")
+@click.option("--markdown", type=_FILE, help="Write a summary for a pull request.")
 @result_options
-def command(reference: Path, candidate: Path, data: str, budget: str | None, folder: Path | None) -> Outcome:
+def command(
+    reference: Path,
+    candidate: Path,
+    data: str,
+    budget: str | None,
+    baseline: Path | None,
+    layers: bool,
+    no_noise: bool,
+    checkpoint: Path | None,
+    tasks: tuple[str, ...],
+    metrics: tuple[str, ...],
+    runtime: str,
+    force: bool,
+    folder: Path | None,
+    junit: Path | None,
+    markdown: Path | None,
+) -> Outcome:
     """Measure how far CANDIDATE drifts from REFERENCE, and say whether that is within budget."""
-    from mpdeploy.report.record import report_of
-    from mpdeploy.report.write import write_report
+    from mpdeploy.report.compose import composed
     from mpdeploy.runtime.feeds import open_feeds
-    from mpdeploy.verification.api import verify
+    from mpdeploy.session.compared import subject_in
+    from mpdeploy.verification.api import Depth, verify
     from mpdeploy.verification.budget import parse_budget
+    from mpdeploy.verification.settings import find_settings
+    from mpdeploy.verification.tasks import Scoring
 
-    limits = parse_budget(budget) if budget is not None else None
+    settings = find_settings(Path.cwd())
     feeds = open_feeds(data)
-    watched = feeds.through(lambda stream: track(stream, "verify", feeds.count))
-    drift = verify(reference, candidate, watched, limits)
-    words = ["mpdeploy", "verify", str(reference), str(candidate), "--data", data]
-    report = report_of(drift, (shlex.join(words + (["--budget", budget] if budget else [])),))
-    if folder is not None:
-        html, _ = write_report(report, folder)
-        note(f"report: {html}")
+    theirs = subject_in(candidate, runtime)
+    drift = verify(
+        reference,
+        theirs,
+        feeds.through(lambda stream: track(stream, "verify", feeds.count)),
+        parse_budget(budget) if budget is not None else settings,
+        depth=Depth(noise=not no_noise, layers=layers),
+        scoring=Scoring(tasks or settings.tasks, metrics or settings.metrics),
+        baseline=baseline or settings.baseline,
+        witnesses=_witnesses(checkpoint),
+        force=force,
+    )
+    report = composed(drift, theirs.plan, feeds, (shlex.join(["mpdeploy", *sys.argv[1:]]),))
+    _write(report, folder, junit, markdown)
 
     def show() -> None:
         from rich.console import Console
@@ -55,3 +113,23 @@ def command(reference: Path, candidate: Path, data: str, budget: str | None, fol
         Console(highlight=False).print(terminal(report))
 
     return Outcome(drift, show, exit_code=0 if drift.verdict.passed else 1)
+
+
+def _witnesses(checkpoint: Path | None) -> "dict[str, Runner]":
+    if checkpoint is None:
+        return {}
+    from mpdeploy.session.checkpoint import TorchRunner
+
+    return {"in torch": TorchRunner(checkpoint)}
+
+
+def _write(report: "Report", folder: Path | None, junit: Path | None, markdown: Path | None) -> None:
+    from mpdeploy.report.write import write_junit, write_markdown, write_report
+
+    if folder is not None:
+        html, _ = write_report(report, folder)
+        note(f"report: {html}")
+    if junit is not None:
+        write_junit(report, junit)
+    if markdown is not None:
+        write_markdown(report, markdown)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpdeploy.numerics.samples import HISTOGRAM_BINS, HISTOGRAM_HIGH, HISTOGRAM_LOW, HISTOGRAM_PER_DECADE
+from mpdeploy.numerics.samples import HISTOGRAM_BINS, HISTOGRAM_LOW, HISTOGRAM_PER_DECADE
 
 _WIDTH, _HEIGHT = 720.0, 160.0
 TONES = 4  # colours that the style sheet has for candidates
@@ -55,7 +55,7 @@ def distribution(histograms: Sequence[tuple[str, Sequence[int], float | None]]) 
         _curve(tone, name, counts[low:high], low, high, limit) for tone, (name, counts, limit) in enumerate(histograms)
     )
     ticks = tuple(
-        Tick(100 * (i - low) / (high - low), _power(HISTOGRAM_LOW + i // HISTOGRAM_PER_DECADE))
+        Tick(100 * (i - low) / (high - low), power_of_ten(HISTOGRAM_LOW + i // HISTOGRAM_PER_DECADE))
         for i in range(low, high + 1, HISTOGRAM_PER_DECADE)
     )
     return Distribution(curves, ticks)
@@ -97,8 +97,9 @@ def _ceil_decade(index: float) -> int:
     return min(HISTOGRAM_BINS, -int(-index // HISTOGRAM_PER_DECADE) * HISTOGRAM_PER_DECADE)
 
 
-def _power(exponent: int) -> str:
-    if exponent == HISTOGRAM_HIGH:
+def power_of_ten(exponent: int) -> str:
+    """Return a power of ten as people write it: ``10⁻⁵``, ``1``, ``10``."""
+    if exponent == 1:
         return "10"
     digits = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     return "1" if exponent == 0 else "10" + str(exponent).translate(digits)

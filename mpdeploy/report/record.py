@@ -25,6 +25,39 @@ class PlanTable:
 
 
 @dataclass(frozen=True)
+class WeightRow:
+    """A stored tensor that lost more than ordinary rounding: who reads it, what became of its elements.
+
+    ``norm_error`` is the norm of the error over that of the tensor.
+    """
+
+    name: str
+    readers: str
+    lost: str
+    norm_error: float
+
+
+@dataclass(frozen=True)
+class WeightTable:
+    """The weights of one candidate that lost more than ordinary rounding."""
+
+    candidate: str
+    rows: tuple[WeightRow, ...]
+
+
+@dataclass(frozen=True)
+class SamplePicture:
+    """One of the worst samples, where the input is an image: its name, output, error, a PNG as data URI, its size."""
+
+    sample: str
+    output: str
+    error: float | None
+    uri: str
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
 class EngineRow:
     """An engine that was built: its file, the model it came from, its size in bytes, what it runs on."""
 
@@ -36,7 +69,7 @@ class EngineRow:
 
 @dataclass(frozen=True)
 class Fact:
-    """One line about the run as a whole: how the model was trained, say."""
+    """One line about the run as a whole: how the model was trained, say, or what it ran on."""
 
     label: str
     value: str
@@ -46,7 +79,7 @@ class Fact:
 class Report:
     """Candidates against their reference, and optionally how they came about and what was built of them.
 
-    ``created`` is a UTC time in ISO 8601; ``commands`` reproduce the run.
+    ``created`` is a UTC time in ISO 8601; ``commands`` reproduce the run, in ``environment``.
     """
 
     title: str
@@ -56,6 +89,9 @@ class Report:
     plans: tuple[PlanTable, ...] = ()
     engines: tuple[EngineRow, ...] = ()
     commands: tuple[str, ...] = ()
+    weights: tuple[WeightTable, ...] = ()
+    pictures: tuple[SamplePicture, ...] = ()
+    environment: tuple[Fact, ...] = ()
     schema: str = "mpdeploy.report/1"
 
     @property

@@ -1,10 +1,11 @@
 """The report on a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.report import words
+from mpdeploy.report.inside_view import Inside
 from mpdeploy.report.record import Report
 from mpdeploy.report.view import Candidate, View, view_of
 
@@ -29,6 +30,10 @@ def terminal(report: Report) -> "RenderableType":
             parts.append(_outputs(candidate))
         parts.append(_verdict(candidate))
         parts += [Text(f"  note: {note}", style="dim") for note in candidate.drift.notes]
+        if candidate.noise:
+            parts.append(Text(f"  the reference's own noise: {candidate.noise}", style="dim"))
+        if candidate.inside is not None:
+            parts += _inside(candidate.inside)
     return Group(*parts)
 
 
@@ -63,10 +68,15 @@ def _one_output(o: OutputDrift) -> "Table":
         ("signal to noise", words.decibels(o.sqnr_db)),
         ("largest error", words.error(o.max_abs)),
         ("mean error", words.error(o.mean_abs)),
+        ("worst ulp", words.error(o.worst_ulp)),
         ("top-1 agreement", words.share(o.top1)),
+        ("top-5 agreement", words.share(o.top5)),
+        ("KL divergence", words.error(o.divergence)),
+        ("same nearest neighbour", words.share(o.retrieval)),
         ("exact match", words.share(o.match) if o.exact else words.NONE),
         ("accuracy, reference", words.share(o.accuracy_reference)),
         ("accuracy, candidate", words.share(o.accuracy_candidate)),
+        ("lost and gained", _mcnemar(o)),
         ("NaN and infinite", f"{o.candidate_nan} and {o.candidate_inf}" if o.candidate_nan or o.candidate_inf else "0"),
     ]
     for label, value in rows:
@@ -104,6 +114,29 @@ def _verdict(candidate: Candidate) -> "RenderableType":
     if len(verdict.reasons) > _REASONS_SHOWN:
         text.append(f"\n  and {len(verdict.reasons) - _REASONS_SHOWN} more", style="default")
     return text
+
+
+def _mcnemar(o: OutputDrift) -> str:
+    if o.accuracy is None:
+        return words.NONE
+    return f"{o.accuracy.lost} and {o.accuracy.gained}, p = {o.accuracy.p_value:.2g}"
+
+
+def _inside(inside: Inside) -> "Iterator[RenderableType]":
+    from rich.text import Text
+
+    for remark in inside.remarks:
+        yield Text(f"  {remark}")
+    if inside.culprits:
+        table = _table("Node", "Does", "Evidence", "Plan")
+        for row in inside.culprits[:_REASONS_SHOWN]:
+            style = "red" if row.severe else ""
+            table.add_row(_plain(row.node), Text(row.kind, style=style), _plain(row.text), row.code)
+        yield Text("")
+        yield table
+    if inside.repair:
+        yield Text(f"\n{inside.repair}", style="green" if inside.repaired else "red")
+        yield Text(f"  {inside.command}")
 
 
 def _table(*titles: str) -> "Table":

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.report import words
+from mpdeploy.report.inside_view import Inside, inside_view, noise_text
 from mpdeploy.report.pictures import TONES, Distribution, distribution
 from mpdeploy.report.record import Report
+from mpdeploy.report.values import Values, value_pictures
 from mpdeploy.verification.limits import Metric
 from mpdeploy.verification.record import DriftReport
-from mpdeploy.verification.verdict import Check
+from mpdeploy.verification.verdict import Check, ScoreCheck
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class Candidate:
     cosine: str
     gauges: tuple[Gauge, ...]
     samples: str
+    inside: Inside | None
+    values: Values | None
+    noise: str
 
 
 @dataclass(frozen=True)
@@ -59,13 +64,21 @@ LABELS = {
     Metric.COSINE: "Cosine",
     Metric.NORM_RELATIVE: "Norm-relative error",
     Metric.WORST_SAMPLE: "Worst sample",
+    Metric.P99_SAMPLE: "99 % of samples",
     Metric.SQNR: "Signal to noise",
     Metric.MAX_ABS: "Largest error",
     Metric.MEAN_ABS: "Mean error",
+    Metric.WORST_ULP: "Worst ulp",
     Metric.TOP1: "Top-1 agreement",
+    Metric.TOP5: "Top-5 agreement",
+    Metric.DIVERGENCE: "KL divergence",
+    Metric.RETRIEVAL: "Nearest neighbours",
     Metric.ACCURACY_DROP: "Accuracy lost",
     Metric.MATCH: "Exact match",
 }
+
+
+_SHARES = frozenset({Metric.TOP1, Metric.TOP5, Metric.RETRIEVAL, Metric.ACCURACY_DROP, Metric.MATCH})
 
 
 def view_of(report: Report) -> View:
@@ -100,7 +113,7 @@ def metric_text(metric: Metric, value: float | None) -> str:
     """Return a metric's value as people read it."""
     if metric is Metric.COSINE:
         return words.cosine(value)
-    if metric in (Metric.TOP1, Metric.ACCURACY_DROP, Metric.MATCH):
+    if metric in _SHARES:
         return words.share(value)
     return words.decibels(value) if metric is Metric.SQNR else words.error(value)
 
@@ -125,29 +138,51 @@ def _candidate(tone: int, drift: DriftReport) -> Candidate:
         top1=words.share(min(ranked)) if ranked else words.NONE,
         worst=words.error(worst.norm_relative) if worst else words.NONE,
         cosine=words.cosine(worst.cosine) if worst else words.NONE,
-        gauges=tuple(_gauge(check, many=len(drift.outputs) > 1) for check in drift.verdict.checks),
+        gauges=(
+            *(_gauge(check, many=len(drift.outputs) > 1) for check in drift.verdict.checks),
+            *map(_score_gauge, drift.verdict.score_checks),
+        ),
         samples=words.count(drift.data.samples, "sample"),
+        inside=inside_view(drift),
+        values=value_pictures(worst.name, worst.scatter) if worst else None,
+        noise=noise_text(drift),
     )
 
 
 def _gauge(check: Check, many: bool) -> Gauge:
     label = LABELS[check.limit.metric]
     sign = "≥" if check.limit.metric.more_is_better else "≤"
-    used = check.used
-    if used is None:
-        spent = "not finite"
-    elif used > 1:
-        spent = f"{used:.2g} × the limit" if used < 100 else "far beyond the limit"
-    else:
-        spent = "none used" if used == 0 else f"{100 * used:.2g} % used"
     return Gauge(
         label=f"{label} · {check.output}" if many else label,
         value="exact" if check.holds and check.measured is None else metric_text(check.limit.metric, check.measured),
         limit=f"{sign} {check.limit.value:g}",
-        percent=100.0 if used is None or used > 1 else 100 * used,
-        used=spent,
+        percent=_percent(check.used),
+        used=_used(check.used),
         holds=check.holds,
     )
+
+
+def _score_gauge(check: ScoreCheck) -> Gauge:
+    return Gauge(
+        label=f"Score {check.limit.score}",
+        value=words.error(check.measured),
+        limit=f"{'≥' if check.limit.at_least else '≤'} {check.limit.value:g}",
+        percent=_percent(check.used),
+        used=_used(check.used),
+        holds=check.holds,
+    )
+
+
+def _percent(used: float | None) -> float:
+    return 100.0 if used is None or used > 1 else 100 * used
+
+
+def _used(used: float | None) -> str:
+    if used is None:
+        return "not finite"
+    if used > 1:
+        return f"{used:.2g} × the limit" if used < 100 else "far beyond the limit"
+    return "none used" if used == 0 else f"{100 * used:.2g} % used"
 
 
 def _headline(report: Report) -> str:

@@ -51,7 +51,8 @@ def test_the_page_shows_what_the_record_holds(full):
         "bf16-mixed",
     ):
         assert text in html, text
-    assert html.count('role="img"') == 1
+    assert html.count('role="img"') == 8  # errors of samples, values twice for each of three, along the network
+    assert len(re.findall(r'<svg[^>]+role="img"\s+aria-label="[^"]{20,}"', html)) == html.count("<svg")
     assert "every operator runs in the low precision" in html
 
 

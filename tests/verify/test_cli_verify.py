@@ -119,3 +119,65 @@ def test_ctrl_c_leaves_an_old_report_as_it_was(case, tmp_path):
     assert "interrupted" in errors
     assert "Traceback" not in errors
     assert {p.name: p.read_text() for p in folder.iterdir()} == {"report.json": "old"}
+
+
+def test_layers_junit_and_markdown(case_a4, all_low, spread, tmp_path):
+    for i, feed in enumerate(spread):
+        np.savez(tmp_path / f"{i}.npz", **feed)
+    outputs = ["--junit", "ci/j.xml", "--markdown", "m.md", "--report", "r"]
+    done = call("verify", case_a4, all_low(case_a4), "--data", tmp_path, "--layers", *outputs, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    for text in ("overflows", "pow", "--keep-fp32 pow", "brings it within budget"):
+        assert text in done.stdout, text
+    assert 'type="V101"' in (tmp_path / "ci/j.xml").read_text()
+    assert "--keep-fp32 pow" in (tmp_path / "m.md").read_text()
+    html = (tmp_path / "r/report.html").read_text()
+    assert "Along the network" in html
+    assert "What stays in FP32" in html
+
+
+def test_onnx_runtimes_cpu_run_is_refused_as_evidence_unless_forced(case):
+    refused = call("verify", *case, "--runtime", "onnxruntime", "--no-noise")
+    assert refused.returncode == 1
+    assert "V301" in refused.stdout
+    forced = call("verify", *case, "--runtime", "onnxruntime", "--no-noise", "--force", "--json")
+    assert forced.returncode == 0, forced.stderr
+    verdict = json.loads(forced.stdout)["verdict"]
+    assert (verdict["passed"], verdict["forced"]) == (True, True)
+
+
+def test_settings_of_the_folder_count_and_flags_go_before_them(case, tmp_path):
+    (tmp_path / "mpdeploy.toml").write_text('[verify]\nbudget = "max_abs<=1e-12"\nmetrics = ["m.py:half"]\n')
+    (tmp_path / "m.py").write_text("def half(reference, candidate, feed):\n    return 0.5\n")
+    strict = call("verify", *case, "--no-noise", "--json", cwd=tmp_path)
+    assert strict.returncode == 1
+    document = json.loads(strict.stdout)
+    assert document["budget"]["origin"] == "from mpdeploy.toml"
+    assert document["scores"][0]["name"] == "half"
+    loose = call("verify", *case, "--no-noise", "--budget", "cosine>=0.9,score.half>=0.4", cwd=tmp_path)
+    assert loose.returncode == 0, loose.stderr
+
+
+def test_a_baseline_on_the_command_line(case, mlp, tmp_path):
+    assert call("verify", *case, "--no-noise", "--report", tmp_path / "last").returncode == 0
+    case[1] = mlp("worse", "fp16", lambda w: w * np.float32(1.01))
+    done = call("verify", *case, "--no-noise", "--baseline", tmp_path / "last" / "report.json")
+    assert done.returncode == 1
+    assert "V401" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--task", "pose:x"], 2, "unknown task"),
+        (["--metric", "none.py:f"], 2, "metric module not found"),
+        (["--baseline", "none.json"], 2, "baseline not found"),
+        (["--runtime", "magic"], 2, "magic"),
+        (["--runtime", "tensorrt"], 2, "does not run an ONNX model"),
+    ],
+)
+def test_wrong_flags_are_one_line(case, words, code, says, tmp_path):
+    done = call("verify", *case, *words, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
