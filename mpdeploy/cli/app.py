@@ -1,7 +1,7 @@
 """The `mpdeploy` command: finds a subcommand's file only when it is called, and turns faults into exit codes."""
 
 import importlib
-import os
+import io
 import sys
 import traceback
 from typing import NoReturn
@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 from mpdeploy import __version__
-from mpdeploy.cli.outcome import INTERRUPTED, print_error
+from mpdeploy.cli.outcome import INTERRUPTED, drop_output, print_error
 from mpdeploy.errors import InternalError, MpdeployError, UsageError
 
 # name -> what `--help` says of it; `mpdeploy.cli.<name>` holds the command as `command`.
@@ -59,6 +59,8 @@ def main(args: list[str] | None = None) -> NoReturn:
     words = sys.argv[1:] if args is None else args
     # Options are parsed by the subcommand; these two must hold even when that parsing is what fails.
     debug, as_json = "--debug" in words, "--json" in words
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that lacks a sign gets its number, not a crash
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(args=words, prog_name="mpdeploy", standalone_mode=False)
         sys.stdout.flush()
@@ -72,8 +74,7 @@ def main(args: list[str] | None = None) -> NoReturn:
         print("mpdeploy: interrupted; nothing half-written was left", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output went away (as `head` does); the interpreter must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         sys.exit(0)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a fault of ours, told as one line
         fault = InternalError(

@@ -6,6 +6,7 @@ otherwise ``show`` prints it for people.  Logs and progress go to standard error
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,15 +40,24 @@ def result_options(command: Callable[P, Outcome]) -> Callable[P, int]:
         kwargs.pop("debug")
         click.get_current_context().obj = {"quiet": quiet}
         outcome = command(*args, **kwargs)
-        if as_json:
-            sys.stdout.buffer.write(records.to_json(outcome.document))
-        else:
-            outcome.show()
+        try:
+            if as_json:
+                sys.stdout.buffer.write(records.to_json(outcome.document))
+            else:
+                outcome.show()
+            sys.stdout.flush()
+        except BrokenPipeError:  # click would make it exit code 1, which is a verdict here
+            drop_output()
         return outcome.exit_code
 
     decorated: Any = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(run)
     decorated = click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")(decorated)
     return click.option("--debug", is_flag=True, help="Show tracebacks.")(decorated)  # type: ignore[no-any-return]
+
+
+def drop_output() -> None:
+    """Send what standard output still holds to nowhere: its reader went away, as `head` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_error(error: MpdeployError, *, as_json: bool) -> None:
