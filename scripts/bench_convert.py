@@ -233,17 +233,17 @@ def size_of(path: Path) -> int:
 
 def show(title: str, rows: list[Row], size: int) -> None:
     table = Table(title=f"{title} ({size / 1e6:,.0f} MB)", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("", "wall s", "ratio", "peak MB", "of file", "size", "FLOPs low", "casts", "cast MB", "drift"):
+    for column in ("", "wall s", "ratio", "peak MB", "of file", "size", "FLOPs low", "casts", "cast MB", "drift", ""):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
     base = statistics.median(rows[0].walls)
     for row in rows:
         if row.fault:
-            table.add_row(row.name, row.fault)
+            table.add_row(row.name, *[""] * 9, row.fault)
             continue
         wall, peak, facts = statistics.median(row.walls), statistics.median(row.peaks), row.facts
         cells = [f"{wall:.2f}", f"{wall / base:.2f}", f"{peak:,.0f}", f"{peak * 1e6 / size:.2f}"]
         if "invalid" in facts:
-            cells.append(f"invalid: {facts['invalid']}")
+            cells += [f"{facts['size']:.2f}", "", "", "", "", "invalid: " + str(facts["invalid"])]
         elif facts:
             cells += [
                 f"{facts['size']:.2f}",
@@ -253,7 +253,7 @@ def show(title: str, rows: list[Row], size: int) -> None:
             ]
             cells.append(f"{facts['drift']:.1e}" if "drift" in facts else "")
         table.add_row(row.name, *cells)
-    Console(width=150).print(table)
+    Console(width=200).print(table)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ first multiplied the error, and the arithmetic before it, become FP32 and the pl
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from mpdeploy.conversion.apply import apply
+from mpdeploy.errors import ModelError
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.planner import Planned, bind
@@ -37,7 +40,8 @@ def settled(
 ) -> Planned:
     """Return ``first``, or the plan that ``replan`` makes of it when its drift on the feeds can be at least halved.
 
-    ``model`` is the source, which stays as it is; ``where`` names it in errors.
+    What the trial measured is added to the plan's notes.  ``model`` is the source, which stays as it is; ``where``
+    names it in errors.  Raises ``ModelError`` if every plan tried gives NaN or infinity where the source does not.
     """
     tolerance = _TOLERANCE[first.plan.precision]
     samples = list(itertools.islice(feeds, _FEEDS))
@@ -57,7 +61,16 @@ def settled(
         drift = _drift(_tried(model, current), samples, expected, where)
         if drift < least:
             best, least = current, drift
-    return best if least <= started / 2 else first
+    if math.isinf(least):
+        raise ModelError(
+            f"in {first.plan.precision.value} the model's outputs become NaN or infinite on the data",
+            where=where,
+            remedy="use --precision bf16, --policy safe, or --keep-fp32 for the part that overflows",
+        )
+    if least > started / 2:
+        best, least = first, started
+    note = f"tried on {len(samples)} feeds: no output drifts by more than {least:.2g} of its largest value"
+    return replace(best, plan=replace(best.plan, notes=(*best.plan.notes, note)))
 
 
 def copy_of(model: ir.Model) -> ir.Model:

@@ -12,7 +12,7 @@ from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.graph import io
 from mpdeploy.graph.operators import opset_of, signature
 from mpdeploy.graph.opset import NEWEST_OPSET, raised
-from mpdeploy.graph.scope import all_nodes
+from mpdeploy.graph.scope import all_nodes, nodes_under, subgraphs_of
 from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.graph.traits import Kind, is_standard, kind_of
 from mpdeploy.numerics.formats import Format
@@ -175,14 +175,22 @@ def _pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[str, s
                 pins.setdefault(id(group), about)
     for group, reason in rules.group_reasons(evidence, masks.excused):
         pins.setdefault(id(group), reason)
-    for group in evidence.groups.all:
-        name = str(group.node.name)
-        if name in suspects:
-            reason = Reason(Code.MEASURED_DRIFT, f"{name}: {suspects[name]}")
+    _pin_suspects(evidence, suspects, pins)
+    return pins
+
+
+def _pin_suspects(evidence: Evidence, suspects: Mapping[str, str], pins: dict[int, Reason]) -> None:
+    for node in list(evidence.by_node):
+        name = str(node.name)
+        if name not in suspects:
+            continue
+        reason = Reason(Code.MEASURED_DRIFT, f"{name}: {suspects[name]}")
+        # Inside a subgraph nothing was measured: all of it is under suspicion.
+        inside = [inner for graph in subgraphs_of(node) for inner in nodes_under(graph)]
+        for group in (g for member in (node, *inside) for g in evidence.by_node.get(member, ())):
             pins.setdefault(id(group), reason)
             for operand in group.consumes:
                 exact.walk_back(evidence, operand.value, reason, pins)
-    return pins
 
 
 def _kept(groups: Groups, keep: Keep) -> Iterable[tuple[int, Reason]]:
