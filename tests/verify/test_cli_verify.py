@@ -1,5 +1,6 @@
 """`mpdeploy verify` as a user calls it: exit codes, streams, files."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -11,13 +12,37 @@ import numpy as np
 import pytest
 
 from mpdeploy import records
+from mpdeploy.cli.app import main
 from mpdeploy.report.record import Report
 
 
-def call(*words, cwd=None):
+def spawn(*words):
     return subprocess.run(
-        [sys.executable, "-m", "mpdeploy", *map(str, words)], capture_output=True, text=True, timeout=60, cwd=cwd
+        [sys.executable, "-m", "mpdeploy", *map(str, words)], capture_output=True, text=True, timeout=60
     )
+
+
+@dataclasses.dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def call(capfdbinary, monkeypatch, tmp_path):
+    """Return a function that calls the command in this process, which spares the start of an interpreter."""
+
+    def run(*words, cwd=tmp_path):
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["mpdeploy", *map(str, words)])
+        capfdbinary.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, err = capfdbinary.readouterr()
+        return Done(stopped.value.code, out.decode(), err.decode())
+
+    return run
 
 
 @pytest.fixture
@@ -27,13 +52,13 @@ def case(mlp, samples, tmp_path):
 
 
 def test_a_good_candidate_exits_with_0(case):
-    done = call("verify", *case)
+    done = spawn("verify", *case)
     assert done.returncode == 0, done.stderr
     assert "PASSED" in done.stdout
     assert "cosine" in done.stdout
 
 
-def test_a_bad_candidate_exits_with_1_and_says_why(case, mlp):
+def test_a_bad_candidate_exits_with_1_and_says_why(call, case, mlp):
     case[1] = mlp("bad", "fp16", lambda w: w * np.float32(0.5))
     done = call("verify", *case)
     assert done.returncode == 1
@@ -42,7 +67,7 @@ def test_a_bad_candidate_exits_with_1_and_says_why(case, mlp):
     assert "Traceback" not in done.stderr
 
 
-def test_json_is_one_document_on_standard_output(case):
+def test_json_is_one_document_on_standard_output(call, case):
     done = call("verify", *case, "--json")
     document = json.loads(done.stdout)
     assert document["schema"] == "mpdeploy.drift/1"
@@ -50,7 +75,7 @@ def test_json_is_one_document_on_standard_output(case):
     assert document["candidate_run"]["evidence"] is True
 
 
-def test_the_report_folder(case, tmp_path):
+def test_the_report_folder(call, case, tmp_path):
     done = call("verify", *case, "--budget", "logits:cosine>=0.9", "--report", tmp_path / "out" / "r")
     assert done.returncode == 0, done.stderr
     report = records.load(Report, tmp_path / "out" / "r" / "report.json")
@@ -73,7 +98,7 @@ def test_the_report_folder(case, tmp_path):
         ({4: "--wrong"}, 2, "wrong"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(case, tmp_path, change, code, says):
+def test_bad_input_is_one_line_and_exit_code_2(call, case, tmp_path, change, code, says):
     (tmp_path / "broken.onnx").write_bytes(b"this is no model")
     np.savez(tmp_path / "names.npz", y=np.zeros((1, 16), np.float32))
     np.savez(tmp_path / "shape.npz", x=np.zeros((1, 3), np.float32))
@@ -86,7 +111,7 @@ def test_bad_input_is_one_line_and_exit_code_2(case, tmp_path, change, code, say
     assert done.stdout == ""
 
 
-def test_an_unwritable_report_folder_leaves_nothing(case, tmp_path):
+def test_an_unwritable_report_folder_leaves_nothing(call, case, tmp_path):
     (tmp_path / "file").write_text("in the way")
     done = call("verify", *case, "--report", tmp_path / "file")
     assert done.returncode == 2
@@ -121,7 +146,7 @@ def test_ctrl_c_leaves_an_old_report_as_it_was(case, tmp_path):
     assert {p.name: p.read_text() for p in folder.iterdir()} == {"report.json": "old"}
 
 
-def test_layers_junit_and_markdown(case_a4, all_low, spread, tmp_path):
+def test_layers_junit_and_markdown(call, case_a4, all_low, spread, tmp_path):
     for i, feed in enumerate(spread):
         np.savez(tmp_path / f"{i}.npz", **feed)
     outputs = ["--junit", "ci/j.xml", "--markdown", "m.md", "--report", "r"]
@@ -136,7 +161,7 @@ def test_layers_junit_and_markdown(case_a4, all_low, spread, tmp_path):
     assert "What stays in FP32" in html
 
 
-def test_onnx_runtimes_cpu_run_is_refused_as_evidence_unless_forced(case):
+def test_onnx_runtimes_cpu_run_is_refused_as_evidence_unless_forced(call, case):
     refused = call("verify", *case, "--runtime", "onnxruntime", "--no-noise")
     assert refused.returncode == 1
     assert "V301" in refused.stdout
@@ -146,7 +171,7 @@ def test_onnx_runtimes_cpu_run_is_refused_as_evidence_unless_forced(case):
     assert (verdict["passed"], verdict["forced"]) == (True, True)
 
 
-def test_settings_of_the_folder_count_and_flags_go_before_them(case, tmp_path):
+def test_settings_of_the_folder_count_and_flags_go_before_them(call, case, tmp_path):
     (tmp_path / "mpdeploy.toml").write_text('[verify]\nbudget = "max_abs<=1e-12"\nmetrics = ["m.py:half"]\n')
     (tmp_path / "m.py").write_text("def half(reference, candidate, feed):\n    return 0.5\n")
     strict = call("verify", *case, "--no-noise", "--json", cwd=tmp_path)
@@ -158,7 +183,7 @@ def test_settings_of_the_folder_count_and_flags_go_before_them(case, tmp_path):
     assert loose.returncode == 0, loose.stderr
 
 
-def test_a_baseline_on_the_command_line(case, mlp, tmp_path):
+def test_a_baseline_on_the_command_line(call, case, mlp, tmp_path):
     assert call("verify", *case, "--no-noise", "--report", tmp_path / "last").returncode == 0
     case[1] = mlp("worse", "fp16", lambda w: w * np.float32(1.01))
     done = call("verify", *case, "--no-noise", "--baseline", tmp_path / "last" / "report.json")
@@ -176,7 +201,7 @@ def test_a_baseline_on_the_command_line(case, mlp, tmp_path):
         (["--runtime", "tensorrt"], 2, "does not run an ONNX model"),
     ],
 )
-def test_wrong_flags_are_one_line(case, words, code, says, tmp_path):
+def test_wrong_flags_are_one_line(call, case, words, code, says, tmp_path):
     done = call("verify", *case, *words, cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert says in done.stderr
