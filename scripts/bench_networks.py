@@ -55,42 +55,65 @@ def tokens(vocabulary: int, batch: int, length: int, padded: int) -> dict[str, t
     return {"input_ids": torch.randint(0, vocabulary, (batch, length)), "attention_mask": mask}
 
 
-def bert(folder: Path) -> None:
+def bert(folder: Path, layers: int = 12, hidden: int = 768, vocabulary: int = 30522) -> None:
     from transformers import BertConfig, BertModel
 
-    model = BertModel(BertConfig(attn_implementation="eager"))
-    run = Call(model, lambda m, ids, mask: m(input_ids=ids, attention_mask=mask).last_hidden_state)
-    export(folder, "bert", run, tokens(30000, 2, 64, 24))
+    config = BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        attn_implementation="eager",
+    )
+    run = Call(BertModel(config), lambda m, ids, mask: m(input_ids=ids, attention_mask=mask).last_hidden_state)
+    export(folder, "bert", run, tokens(vocabulary, 2, 64, 24))
 
 
-def gpt2(folder: Path) -> None:
+def gpt2(folder: Path, layers: int = 12, hidden: int = 768, vocabulary: int = 50257) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(use_cache=False, attn_implementation="eager"))
-    run = Call(model, lambda m, ids, mask: m(input_ids=ids, attention_mask=mask).logits)
-    export(folder, "gpt2", run, tokens(50257, 1, 64, 0))
+    config = GPT2Config(
+        vocab_size=vocabulary,
+        n_embd=hidden,
+        n_layer=layers,
+        n_head=hidden // 64,
+        use_cache=False,
+        attn_implementation="eager",
+    )
+    run = Call(GPT2LMHeadModel(config), lambda m, ids, mask: m(input_ids=ids, attention_mask=mask).logits)
+    export(folder, "gpt2", run, tokens(vocabulary, 1, 64, 0))
 
 
-def t5(folder: Path) -> None:
+def t5(folder: Path, layers: int = 3, hidden: int = 256, vocabulary: int = 32128) -> None:
     from transformers import T5Config, T5Model
 
-    config = T5Config(d_model=256, d_ff=512, num_layers=3, num_heads=4, d_kv=64, attn_implementation="eager")
+    config = T5Config(
+        vocab_size=vocabulary,
+        d_model=hidden,
+        d_ff=2 * hidden,
+        num_layers=layers,
+        num_heads=hidden // 64,
+        d_kv=64,
+        attn_implementation="eager",
+    )
     run = Call(
         T5Model(config),
         lambda m, ids, mask, decoder: (
             m(input_ids=ids, attention_mask=mask, decoder_input_ids=decoder, use_cache=False).last_hidden_state
         ),
     )
-    export(folder, "t5", run, {**tokens(30000, 2, 48, 18), "decoder_input_ids": torch.randint(0, 30000, (2, 12))})
+    decoder = torch.randint(0, vocabulary, (2, 12))
+    export(folder, "t5", run, {**tokens(vocabulary, 2, 48, 18), "decoder_input_ids": decoder})
 
 
-def llama(folder: Path) -> None:
+def llama(folder: Path, layers: int = 3, hidden: int = 256) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        hidden_size=256,
-        intermediate_size=688,
-        num_hidden_layers=3,
+        hidden_size=hidden,
+        intermediate_size=11 * hidden // 4,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         num_key_value_heads=4,
         vocab_size=2000,
@@ -102,22 +125,30 @@ def llama(folder: Path) -> None:
     export(folder, "llama", run, tokens(2000, 2, 64, 20))
 
 
-def vit(folder: Path) -> None:
+def vit(folder: Path, layers: int = 12, hidden: int = 768, size: int = 224) -> None:
     from transformers import ViTConfig, ViTModel
 
-    run = Call(ViTModel(ViTConfig()), lambda m, pixels: m(pixels).last_hidden_state)
-    export(folder, "vit", run, {"pixels": torch.randn(1, 3, 224, 224)})
+    config = ViTConfig(
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        image_size=size,
+    )
+    run = Call(ViTModel(config), lambda m, pixels: m(pixels).last_hidden_state)
+    export(folder, "vit", run, {"pixels": torch.randn(1, 3, size, size)})
 
 
-def resnet50(folder: Path) -> None:
+def resnet50(folder: Path, depths: tuple[int, ...] = (3, 4, 6, 3), size: int = 224) -> None:
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    model = ResNetForImageClassification(ResNetConfig(num_labels=1000))
+    model = ResNetForImageClassification(ResNetConfig(num_labels=1000, depths=list(depths)))
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):  # as if trained: statistics that differ from channel to channel
             module.running_var.uniform_(0.5, 2.0)
             module.running_mean.normal_(0.0, 0.2)
-    export(folder, "resnet50", Call(model, lambda m, pixels: m(pixels).logits), {"pixels": torch.randn(1, 3, 224, 224)})
+    run = Call(model, lambda m, pixels: m(pixels).logits)
+    export(folder, "resnet50", run, {"pixels": torch.randn(1, 3, size, size)})
 
 
 class UNet(nn.Module):

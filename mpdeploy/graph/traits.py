@@ -7,6 +7,8 @@ from enum import Enum
 
 import onnx_ir as ir
 
+from mpdeploy.numerics.formats import Format
+
 STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
 
 
@@ -125,3 +127,7 @@ RECIPROCAL_OPERANDS: dict[str, frozenset[int]] = {
     "Sqrt": frozenset({0}),
     "Mod": frozenset({1}),
 }
+
+
+# Operators that TensorRT for RTX 1.7 refuses in a format although ONNX allows it (found by building each of them).
+BUILDER_LACKS: dict[Format, frozenset[str]] = {Format.BF16: frozenset({"ConvTranspose", "HardSwish"})}

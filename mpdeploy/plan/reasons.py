@@ -27,6 +27,7 @@ class Code(Enum):
     DECISION = "MP205"
     TYPE_RULE = "MP301"
     BORDER = "MP302"
+    BUILDER = "MP303"
     POLICY = "MP501"
     USER = "MP601"
     PLAN = "MP602"
@@ -60,6 +61,7 @@ _TITLES = {
     Code.DECISION: "becomes a decision",
     Code.TYPE_RULE: "type rules of the operator",
     Code.BORDER: "declared type of the model's inputs and outputs",
+    Code.BUILDER: "no engine builder takes it",
     Code.POLICY: "on the policy's FP32 list",
     Code.USER: "asked for by the user",
     Code.PLAN: "set in the plan",

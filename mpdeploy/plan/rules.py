@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Set
 
 import onnx_ir as ir
 
-from mpdeploy.graph.traits import RECIPROCAL_OPERANDS, Kind, is_standard, kind_of
+from mpdeploy.graph.traits import BUILDER_LACKS, RECIPROCAL_OPERANDS, Kind, is_standard, kind_of
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.bounds import Bounds
 from mpdeploy.plan.evidence import Evidence
@@ -164,6 +164,14 @@ def attributes(evidence: Evidence, group: Group) -> Reason | None:
     return None
 
 
+def builder(evidence: Evidence, group: Group) -> Reason | None:
+    """An operator that the engine builders refuse in the low format."""
+    node, low = group.node, evidence.low
+    if not is_standard(node) or node.op_type not in BUILDER_LACKS.get(low, ()):
+        return None
+    return Reason(Code.BUILDER, f"TensorRT builds no {low.value} {node.op_type}")
+
+
 def policy_list(evidence: Evidence, group: Group) -> Reason | None:
     """An operator that the policy keeps in FP32, unless it may go low where it is proved to fit."""
     node = group.node
@@ -181,7 +189,7 @@ def _is_proved(evidence: Evidence, group: Group) -> bool:
 
 
 VALUE_RULES: tuple[ValueRule, ...] = (range_of_value, integers, vanishing, reciprocal)
-GROUP_RULES: tuple[GroupRule, ...] = (attributes, inner_reason, policy_list)
+GROUP_RULES: tuple[GroupRule, ...] = (builder, attributes, inner_reason, policy_list)
 
 
 def value_reasons(evidence: Evidence) -> Iterator[tuple[ir.Value, Reason]]:
