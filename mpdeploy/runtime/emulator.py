@@ -1,8 +1,14 @@
 """A mixed-precision model under true rounding, on any machine."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx_ir as ir
 
+from mpdeploy.graph.opset import raised
+from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime import accumulate, what_if
+from mpdeploy.runtime.accumulate import Accumulation
 from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.runtime.runner import Array, Execution, Feed, TensorSpec, dtype_name, input_specs, output_specs
 from mpdeploy.runtime.twin import float_twin, low_formats
@@ -10,17 +16,50 @@ from mpdeploy.runtime.twin import float_twin, low_formats
 _LOW_NAMES = ("float16", "bfloat16")
 
 
+@dataclass(frozen=True)
+class Arithmetic:
+    """What is asked of the emulator beyond the graph's own types.
+
+    ``accumulation``: how sums inside low-precision operators add up (see ``mpdeploy.runtime.accumulate``);
+    ``operands``: what if float32 matrix operands were rounded so (see ``mpdeploy.runtime.what_if``).
+    """
+
+    accumulation: Accumulation = Accumulation.FLOAT32
+    operands: Format | None = None
+
+    @property
+    def opset(self) -> int:
+        """The lowest opset in which the rewriting can be written."""
+        return max(
+            what_if.OPSET if self.operands else 0,
+            accumulate.OPSET if self.accumulation is not Accumulation.FLOAT32 else 0,
+        )
+
+
+PLAIN = Arithmetic()
+
+
 class EmulatorRunner:
     """Runs a model's float32 twin (see ``mpdeploy.runtime.twin``): every FP16 and BF16 tensor is really rounded.
 
-    Takes and returns the types that the model declares.  Faults as in ``OrtRunner``.
+    Takes and returns the types that the model declares.  Faults as in ``OrtRunner``, and ``ModelError`` if the model
+    cannot be brought to the opset that ``arithmetic`` needs.
     """
 
-    def __init__(self, model: ir.Model, where: str, threads: int = 0, *, fused: bool = True) -> None:
+    def __init__(
+        self, model: ir.Model, where: str, threads: int = 0, *, fused: bool = True, arithmetic: Arithmetic = PLAIN
+    ) -> None:
         self._inputs, self._outputs = input_specs(model), output_specs(model)
         self._formats = sorted(dtype_name(d) for d in low_formats(model))
         self._kinds = {spec.name: _numpy_type(spec.dtype) for spec in self._outputs if spec.dtype in _LOW_NAMES}
-        self._twin = OrtRunner(float_twin(model), where, threads=threads, fused=fused)
+        self._arithmetic = arithmetic
+        twin = float_twin(raised(model, arithmetic.opset))
+        self._left = self._changed = 0
+        if arithmetic.accumulation is not Accumulation.FLOAT32:
+            self._left = accumulate.accumulate_strictly(twin, arithmetic.accumulation)
+        if arithmetic.operands:
+            self._changed = what_if.round_operands(twin, arithmetic.operands)
+        self._twin = OrtRunner(twin, where, threads=threads, fused=fused)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -52,9 +91,20 @@ class EmulatorRunner:
             runtime="mpdeploy emulator",
             version=f"onnxruntime {inner.version}",
             provider=inner.provider,
-            precision=f"{formats} tensors rounded as declared, sums inside operators in float32",
+            precision=f"{formats} tensors rounded as declared, {self._sums()}{self._operands()}",
             evidence=True,
+            note=f"{self._left} operators whose number of terms is unknown add in float32" if self._left else "",
         )
+
+    def _sums(self) -> str:
+        mode = self._arithmetic.accumulation
+        if mode is Accumulation.FLOAT32:
+            return "sums inside operators in float32"
+        return f"sums inside operators rounded after every {mode.value} terms"
+
+    def _operands(self) -> str:
+        target = self._arithmetic.operands
+        return f", operands of {self._changed} matrix operators rounded to {target.value}" if target else ""
 
 
 def _numpy_type(name: str) -> "np.dtype[np.generic]":
