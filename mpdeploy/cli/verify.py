@@ -9,12 +9,14 @@ import click
 
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
+from mpdeploy.errors import UsageError
 
 if TYPE_CHECKING:
     from mpdeploy.report.record import Report
     from mpdeploy.runtime.runner import Runner
 
 _RUNTIMES = ("auto", "emulator", "onnxruntime", "openvino", "tensorrt", "ort-cuda", "ort-tensorrt", "ort-rtx")
+_ARITHMETIC = ("chunked", "half", "tf32", "fp8e4m3", "fp8e5m2")
 _FILE = click.Path(path_type=Path)
 
 
@@ -57,6 +59,12 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--runtime", type=click.Choice(_RUNTIMES), default="auto", show_default=True, help="What runs the candidate."
 )
+@click.option(
+    "--emulate",
+    type=click.Choice(_ARITHMETIC),
+    help="What if: round running totals of the candidate's low sums after every 128 (chunked) or 16 (half) terms, or "
+    "operands of its FP32 matrix products to TF32 or FP8.",
+)
 @click.option("--force", is_flag=True, help="Let a run pass that is no evidence.")
 @click.option("--report", "folder", type=_FILE, help="Write report.html and report.json here.")
 @click.option("--junit", type=_FILE, help="Write JUnit XML for a CI server.")
@@ -74,6 +82,7 @@ def command(
     tasks: tuple[str, ...],
     metrics: tuple[str, ...],
     runtime: str,
+    emulate: str | None,
     force: bool,
     folder: Path | None,
     junit: Path | None,
@@ -82,7 +91,7 @@ def command(
     """Measure how far CANDIDATE drifts from REFERENCE, and say whether that is within budget."""
     from mpdeploy.report.compose import composed
     from mpdeploy.runtime.feeds import open_feeds
-    from mpdeploy.session.compared import subject_in
+    from mpdeploy.session.compared import emulated, subject_in
     from mpdeploy.verification.api import Depth, verify
     from mpdeploy.verification.budget import parse_budget
     from mpdeploy.verification.settings import find_settings
@@ -90,7 +99,9 @@ def command(
 
     settings = find_settings(Path.cwd())
     feeds = open_feeds(data)
-    theirs = subject_in(candidate, runtime)
+    if emulate is not None and runtime != "auto":
+        raise UsageError("--emulate is for the emulator", remedy="leave --runtime out")
+    theirs = subject_in(candidate, runtime) if emulate is None else emulated(candidate, emulate)
     drift = verify(
         reference,
         theirs,

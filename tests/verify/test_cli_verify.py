@@ -183,6 +183,15 @@ def test_settings_of_the_folder_count_and_flags_go_before_them(call, case, tmp_p
     assert loose.returncode == 0, loose.stderr
 
 
+@pytest.mark.parametrize("mode", ["half", "tf32"])
+def test_other_arithmetic_is_said_in_the_record(call, case, mode):
+    if mode == "tf32":
+        case[1] = case[0]
+    document = json.loads(call("verify", *case, "--emulate", mode, "--no-noise", "--json").stdout)
+    assert {"half": "after every 16 terms", "tf32": "rounded to tf32"}[mode] in document["candidate_run"]["precision"]
+    assert 0 < document["outputs"][0]["norm_relative"] < 0.01
+
+
 def test_a_baseline_on_the_command_line(call, case, mlp, tmp_path):
     assert call("verify", *case, "--no-noise", "--report", tmp_path / "last").returncode == 0
     case[1] = mlp("worse", "fp16", lambda w: w * np.float32(1.01))
@@ -198,6 +207,7 @@ def test_a_baseline_on_the_command_line(call, case, mlp, tmp_path):
         (["--metric", "none.py:f"], 2, "metric module not found"),
         (["--baseline", "none.json"], 2, "baseline not found"),
         (["--runtime", "magic"], 2, "magic"),
+        (["--runtime", "onnxruntime", "--emulate", "half"], 2, "--emulate is for the emulator"),
         (["--runtime", "tensorrt"], 2, "does not run an ONNX model"),
     ],
 )
