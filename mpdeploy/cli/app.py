@@ -71,8 +71,7 @@ def main(args: list[str] | None = None) -> NoReturn:
     except MpdeployError as error:
         fault = error
     except (KeyboardInterrupt, click.Abort):
-        print("mpdeploy: interrupted; nothing half-written was left", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        _interrupted()
     except BrokenPipeError:
         drop_output()
         sys.exit(0)
@@ -84,7 +83,22 @@ def main(args: list[str] | None = None) -> NoReturn:
         fault.__cause__ = error
     else:
         sys.exit(code if isinstance(code, int) else 0)
+    if _came_from_ctrl_c(fault):
+        _interrupted()
     if debug:
         traceback.print_exception(fault)
     print_error(fault, as_json=as_json)
     sys.exit(fault.exit_code)
+
+
+def _interrupted() -> NoReturn:
+    print("mpdeploy: interrupted; nothing half-written was left", file=sys.stderr)
+    sys.exit(INTERRUPTED)
+
+
+def _came_from_ctrl_c(fault: BaseException) -> bool:
+    """Tell whether a fault is a Ctrl-C in other clothes: an extension module that it hits while loading fails to."""
+    error: BaseException | None = fault
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -1,0 +1,159 @@
+"""Ctrl-C in the middle of every long command: one line, exit code 130, nothing half-written, old outputs untouched."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+RECIPE = """
+import pathlib, time
+import numpy as np
+import torch
+from torch import nn
+from mpdeploy.train import Arrays, Data, Recipe, TensorSpec, accuracy
+
+x, y = np.zeros((400, 4), np.float32), np.zeros(400, np.int64)
+steps = 0
+
+
+def loss(outputs, labels):
+    global steps
+    steps += 1
+    if steps == 3:
+        pathlib.Path("started").touch()
+    time.sleep(0.1)
+    return nn.functional.cross_entropy(outputs, labels)
+
+
+recipe = Recipe(
+    inputs=(TensorSpec("x", "float32", ("n", 4)),), outputs=("y",), model=lambda: nn.Linear(4, 2),
+    data=lambda: Data(Arrays((x,), y), Arrays((x,), y)), optimizer=lambda m: torch.optim.SGD(m.parameters(), 0.1),
+    loss=loss, metric=accuracy, epochs=1, batch_size=1,
+)
+"""
+FEEDS = """
+import pathlib, time
+import numpy as np
+
+
+def slowly():
+    for i in range(1000):
+        if i == 2:
+            pathlib.Path("started").touch()
+        yield {"x": np.ones((1, 16), np.float32)}
+        time.sleep(0.1)
+"""
+# Every output that a command could write, as an older run left it.
+OLD = {
+    "out/low.onnx": b"old model",
+    "out/low.plan.json": b"old plan",
+    "out/model.pt": b"old checkpoint",
+    "out/report.html": b"old page",
+    "out/report.json": b"old report",
+    "out/low.engine": b"old engine",
+    "out/low.engine.json": b"old sidecar",
+    "out/outputs/0.npz": b"old outputs",
+}
+COMMANDS = {
+    "train": ("train", "recipe.py", "-o", "out"),
+    "convert": ("convert", "net.onnx", "-o", "out/low.onnx", "--precision", "fp16", "--data", "feeds.py:slowly"),
+    "verify": ("verify", "net.onnx", "net.onnx", "--data", "feeds.py:slowly", "--report", "out"),
+    "run": ("run", "net.onnx", "--data", "feeds.py:slowly", "-o", "out/outputs"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    weight = numpy_helper.from_array(np.ones((16, 16), np.float32), "w")
+    inputs, outputs = ([helper.make_tensor_value_info(n, 1, ["N", 16])] for n in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", inputs, outputs, [weight])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx"
+    )
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    (tmp_path / "feeds.py").write_text(FEEDS)
+    (tmp_path / "out" / "outputs").mkdir(parents=True)
+    for name, content in OLD.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def start(folder, *words):
+    return subprocess.Popen(
+        [sys.executable, "-m", "mpdeploy", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until(process, ready):
+    for _ in range(2400):
+        if ready() or process.poll() is not None:
+            return
+        time.sleep(0.025)
+    process.kill()
+
+
+def untouched(folder):
+    assert {name: (folder / name).read_bytes() for name in OLD} == OLD
+    assert not [p for p in folder.rglob("*") if p.suffix in (".part", ".old")]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ctrl_c_in_the_middle(folder, name):
+    process = start(folder, *COMMANDS[name])
+    wait_until(process, (folder / "started").exists)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), err
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("mpdeploy: ")
+    assert sum(line.startswith("mpdeploy: ") for line in err.splitlines()) == 1
+    untouched(folder)
+
+
+def test_ctrl_c_while_it_starts(folder):
+    """Also before the first line of work, while libraries are loaded."""
+    process = start(folder, *COMMANDS["convert"])
+    maps = Path(f"/proc/{process.pid}/maps")
+    wait_until(process, lambda: "numpy" in maps.read_text())
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), err
+    assert "Traceback" not in err
+    untouched(folder)
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_in_a_build(folder):
+    """The builder works outside Python for a moment only: signals come earlier and earlier until one meets it."""
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    interrupted = 0
+    for delay in (0.2, 0.1, 0.03, 0.0):
+        process = start(folder, "build", "net.onnx", "-o", "out/low.engine", "--shapes", "x:1x16:4x16:8x16")
+        maps = Path(f"/proc/{process.pid}/maps")
+        wait_until(process, lambda maps=maps: "tensorrt_rtx" in maps.read_text())
+        time.sleep(delay)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        # Python itself dies of a signal that comes after it has finished.
+        assert process.returncode in (0, 130, -signal.SIGINT), err
+        assert "Traceback" not in err
+        if process.returncode == 130:
+            interrupted += 1
+            untouched(folder)
+        else:  # it was done already, and then it is done
+            assert (folder / "out/low.engine").stat().st_size > 1000
+            for name, content in OLD.items():
+                (folder / name).write_bytes(content)
+    assert interrupted
