@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from mpdeploy.amp.agreement import agreed_norm
 from mpdeploy.amp.arithmetic import autocast, fp32_products
 from mpdeploy.amp.dtypes import TORCH_DTYPES
-from mpdeploy.amp.faults import explained, stop_if_hopeless
+from mpdeploy.amp.faults import missing_kernel_explained, mixing_explained, stop_if_hopeless
 from mpdeploy.amp.gradients import is_finite, scale_, total_norm, values_of
 from mpdeploy.amp.levels import AmpConfig, Level
 from mpdeploy.amp.losses import LossScales
@@ -90,7 +90,7 @@ class Engine:
             if self._observer:
                 self._observer.begin_step()
             self._mid_step = True
-        with autocast(self._device, self.config.compute):
+        with missing_kernel_explained(self.config.compute), autocast(self._device, self.config.compute):
             yield
 
     def backward(self, loss: torch.Tensor, of: str | None = None) -> None:
@@ -104,7 +104,7 @@ class Engine:
             self._watch.blame("the loss")
         scale = self._scales.take_part(of)
         earlier = self._set_gradients_aside() if self._scales.several else {}
-        with fp32_products(self.config.compute), explained():
+        with fp32_products(self.config.compute), mixing_explained():
             torch.autograd.backward(loss * scale)
         self._masters.collect_gradients()
         if self._scales.several:

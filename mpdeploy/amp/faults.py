@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from mpdeploy.amp.levels import AmpConfig
 from mpdeploy.amp.result import StepResult
 from mpdeploy.errors import ModelError, TrainingDiverged
+from mpdeploy.numerics.formats import Format
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
+def mixing_explained() -> Iterator[None]:
     """Turn torch's complaint about mixed dtypes in a backward pass into a ``ModelError`` with the remedy."""
     try:
         yield
@@ -19,6 +20,20 @@ def explained() -> Iterator[None]:
         raise ModelError(
             f"a backward pass mixes number formats: {str(error).splitlines()[0]}",
             remedy="decorate a custom autograd Function with torch.amp.custom_fwd and torch.amp.custom_bwd",
+        ) from error
+
+
+@contextlib.contextmanager
+def missing_kernel_explained(compute: Format) -> Iterator[None]:
+    """Turn oneDNN's words for an operator that the processor has no kernel for into a ``ModelError``."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "could not create a primitive" not in str(error):
+            raise
+        raise ModelError(
+            f"this processor has no {compute.value} kernel for an operator of the model: {str(error).split('. ')[0]}",
+            remedy="train at a bf16 level here, or on a GPU",
         ) from error
 
 

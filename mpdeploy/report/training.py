@@ -8,6 +8,8 @@ from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.telemetry import ModuleRange, Sample, StepLine, TelemetryHeader
 from mpdeploy.report import curves
 
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 
 @dataclass(frozen=True)
 class LayerRow:
@@ -149,5 +151,5 @@ def _histogram(samples: Sequence[Sample], judged: Format, scale: float) -> Histo
         return min(100.0, max(-1.0, 100 * (exponent - lowest - left) / (right - left)))
 
     step = max(1, (right - left) // 8)
-    marks = tuple((at(e), f"2^{e}") for e in range(lowest + left, lowest + right + 1, step))
+    marks = tuple((at(e), "2" + str(e).translate(_RAISED)) for e in range(lowest + left, lowest + right + 1, step))
     return Histogram(curves.bars(total[left:right]), marks, at(normal), at(zero), at(zero - shift))

@@ -204,3 +204,17 @@ def test_p13_losses_that_half_precision_breaks_run_on_fp32_outputs(loss):
     while not (result := one_step(engine, layer, x, loss)).applied:
         pass
     assert 0 < result.grad_norm < 1e3
+
+
+def test_an_operator_that_the_processor_cannot_do_in_fp16_is_told_with_the_way_out():
+    # An error of oneDNN's own form, whatever this processor can do.
+    class NoKernel(nn.Linear):
+        def forward(self, x):
+            raise RuntimeError("could not create a primitive descriptor for the LSTM. Run with ONEDNN_VERBOSE=all")
+
+    model = NoKernel(2, 2)
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), Level.FP16_MIXED)
+    with pytest.raises(ModelError, match=r"no fp16 kernel.*bf16 level"), engine.forward():
+        model(torch.ones(1, 2))
+    with pytest.raises(RuntimeError, match="other"), engine.forward():
+        raise RuntimeError("other")

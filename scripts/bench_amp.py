@@ -1,0 +1,153 @@
+"""What mixed-precision training costs and gains: quality over seeds, FP16 with and without a scale, speed, memory.
+
+    python scripts/bench_amp.py quality [--recipes digits_cnn,…] [--seeds 5] [--levels …]
+    python scripts/bench_amp.py scaling
+    python scripts/bench_amp.py speed [--fabric-python PATH]
+
+All ratios come from one run.  `speed` starts each contender in a process of its own, in turns, so that a machine that
+gets slower or faster meets all alike.  For Fabric name the Python of an environment with `lightning-fabric`, `torch`
+of the same version, and this package.  Results are printed as tables, and as JSON with --json FILE.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+WORKER = Path(__file__).with_name("bench_amp_worker.py")
+RECIPES = ("digits_cnn", "vit_digits", "lstm_digits", "unet_denoise", "char_gpt", "resnet18_digits")
+LEVELS = ("fp32", "bf16-mixed", "bf16-master", "fp16-mixed", "fp16-master")
+CASES = {"resnet18": "ResNet-18, 32 × 32 pixels, batch 32", "gpt": "GPT, 6 layers of 384, 16 × 64 characters"}
+
+
+def call(python: str, *words: object) -> dict:
+    done = subprocess.run([python, str(WORKER), *map(str, words)], capture_output=True, text=True)
+    if done.returncode:
+        return {"error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def quality(options: argparse.Namespace) -> list[dict]:
+    rows = []
+    for recipe in options.recipes.split(","):
+        metrics: dict[str, list[float]] = {}
+        for level in options.levels.split(","):
+            for seed in range(options.seeds):
+                result = call(
+                    sys.executable, "train", "--recipe", recipe, "--level", level, "--seed", seed,
+                    "--threads", options.threads, "--epochs", options.epochs or 0,
+                )  # fmt: skip
+                if "error" in result or result["metric"] is None:
+                    print(f"{recipe} {level} seed {seed}: {result.get('error', 'metric not finite')}", file=sys.stderr)
+                    break
+                metrics.setdefault(level, []).append(result["metric"])
+        reference = metrics.get("fp32", [])
+        for level, values in metrics.items():
+            mean = statistics.fmean(values)
+            inside = bool(reference) and min(reference) <= mean <= max(reference)
+            better = bool(reference) and (
+                (mean > max(reference)) if result_is_higher(recipe) else mean < min(reference)
+            )
+            rows.append(
+                {"recipe": recipe, "level": level, "metrics": values, "mean": mean,
+                 "spread": max(values) - min(values), "within_fp32_spread": inside, "better": better}
+            )  # fmt: skip
+            print(
+                f"{recipe:16} {level:12} mean {mean:8.4f}  from {min(values):8.4f} to {max(values):8.4f}  "
+                f"{'within the spread of fp32' if inside else 'better than fp32' if better else 'OUTSIDE'}",
+                flush=True,
+            )
+    return rows
+
+
+def result_is_higher(recipe: str) -> bool:
+    return recipe != "char_gpt"  # bits per character; the others are accuracies and decibels
+
+
+def scaling(options: argparse.Namespace) -> list[dict]:
+    rows = []
+    for level in ("fp32", "fp16-mixed", "fp16-mixed-unscaled"):
+        values, zero = [], None
+        for seed in range(options.seeds):
+            result = call(
+                sys.executable, "scaling", "--level", level, "--seed", seed, "--threads", options.threads,
+                "--steps", options.steps,
+            )  # fmt: skip
+            if "error" in result:
+                sys.exit(f"{level}: {result['error']}")
+            values.append(result["metric"])
+            zero = result["zero"]
+        rows.append({"level": level, "metrics": values, "mean": statistics.fmean(values), "zero_gradients": zero})
+        share = f", {100 * zero:.1f} % of the gradient elements are zero" if zero is not None else ""
+        print(f"U-Net {level:20} {statistics.fmean(values):6.2f} dB ({min(values):.2f} to {max(values):.2f}){share}",
+              flush=True)  # fmt: skip
+    return rows
+
+
+def speed(options: argparse.Namespace) -> list[dict]:
+    gpu, low = machine(options)
+    ways = [("hand", "fp32"), ("ours", "fp32"), *(("hand", f"{f}-mixed") for f in low)]
+    ways += [("ours", f"{f}-{kind}") for f in low for kind in ("mixed", "master")]
+    if options.fabric_python:
+        ways += [("fabric", f"{f}-mixed") for f in low]
+    rows = []
+    for case in options.cases.split(","):
+        times: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
+        memory: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
+        for _ in range(options.rounds):
+            for way, level in ways:
+                python = options.fabric_python if way == "fabric" else sys.executable
+                result = call(
+                    python, "speed", "--way", way, "--level", level, "--case", case, "--steps", options.steps,
+                    "--threads", options.threads,
+                )  # fmt: skip
+                if "error" in result:
+                    sys.exit(f"{case} {way} {level}: {result['error']}")
+                times[way, level].append(result["ms"])
+                memory[way, level].append(result["peak_mb"])
+        base = statistics.median(times["hand", "fp32"])
+        print(f"\n{CASES[case]}{' on ' + gpu if gpu else ''}")
+        for (way, level), values in times.items():
+            ms, peak = statistics.median(values), statistics.median(memory[way, level])
+            rows.append({"case": case, "way": way, "level": level, "ms": ms, "rounds": values, "peak_mb": peak,
+                         "times_fp32": base / ms})  # fmt: skip
+            print(f"  {way:7} {level:12} {ms:8.2f} ms a step  {base / ms:5.2f} × fp32  peak {peak:7.0f} MB", flush=True)
+    return rows
+
+
+def machine(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
+    found = call(sys.executable, "machine")
+    if found["gpu"]:
+        print(f"GPU: {found['gpu']}, torch {found['torch']}")
+        return found["gpu"], ("bf16", "fp16")
+    units = " and ".join(found["bf16_units"])
+    print(
+        f"CPU: {found['cpu']}, {options.threads or 'all'} threads, torch {found['torch']}; "
+        + (f"BF16 by {units}" if units else "NO BF16 UNITS: BF16 is emulated here, and slower than FP32")
+    )
+    return "", ("bf16",)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["quality", "scaling", "speed"])
+    parser.add_argument("--recipes", default=",".join(RECIPES))
+    parser.add_argument("--levels", default=",".join(LEVELS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, help="passes over the data; each recipe's own by default")
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--steps", type=int, default=40, help="steps that are timed, or trained by `scaling`")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves them to torch")
+    parser.add_argument("--fabric-python")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows = {"quality": quality, "scaling": scaling, "speed": speed}[options.what](options)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""One contender of bench_amp.py in a process of its own; prints one line of JSON."""
+
+import argparse
+import json
+import math
+import platform
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+MODELS = Path(__file__).parents[1] / "models"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
+WARM_UP = 5
+
+
+def module_of(recipe: str) -> object:
+    from mpdeploy.train.loading import load_recipe
+
+    return sys.modules[type_home(load_recipe(MODELS / f"{recipe}.py").recipe.model)]
+
+
+def type_home(model: Callable[[], nn.Module]) -> str:
+    return model.__module__
+
+
+def case(name: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor, Callable[..., torch.Tensor]]:
+    torch.manual_seed(0)
+    if name == "resnet18":
+        model = module_of("resnet18_digits").ResNet18()
+        x, y = torch.randn(32, 1, 32, 32), torch.randint(0, 10, (32,))
+        return model.to(DEVICE), x.to(DEVICE), y.to(DEVICE), functional.cross_entropy
+    gpt = module_of("char_gpt")
+    model = gpt.Gpt(width=384, heads=6, depth=6)
+    x = torch.randint(0, gpt.CHARACTERS, (16, gpt.LENGTH))
+    return model.to(DEVICE), x.to(DEVICE), x.roll(-1, 1).to(DEVICE), gpt.cross_entropy
+
+
+def hand(model: nn.Module, optimizer: torch.optim.Optimizer, level: str, loss_of: Callable) -> Callable:
+    """The loop that people write: autocast, for FP16 a GradScaler, clipping."""
+    dtype = DTYPES.get(level)
+    scaler = torch.amp.GradScaler(DEVICE, enabled=dtype is torch.float16)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        with torch.autocast(DEVICE, dtype or torch.bfloat16, enabled=dtype is not None):
+            output = model(x)
+        scaler.scale(loss_of(output.float(), y)).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def ours(model: nn.Module, optimizer: torch.optim.Optimizer, level: str, loss_of: Callable) -> Callable:
+    from mpdeploy.amp import Engine, Level, Telemetry
+    from mpdeploy.amp.telemetry import format_judged
+
+    config = Level.named(level).config
+    telemetry = Telemetry(model, format_judged(config), lambda line: None)
+    engine = Engine(model, optimizer, config, observer=telemetry)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        with engine.forward():
+            output = model(x)
+        engine.backward(loss_of(output.float(), y))
+        engine.step(clip_norm=1.0)
+
+    return step
+
+
+def fabric(model: nn.Module, optimizer: torch.optim.Optimizer, level: str, loss_of: Callable) -> Callable:
+    from lightning_fabric import Fabric
+
+    loop = Fabric(accelerator=DEVICE, devices=1, precision=f"{level[:4].removeprefix('fp')}-mixed")
+    wrapped, wrapped_optimizer = loop.setup(model, optimizer)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        loop.backward(loss_of(wrapped(x).float(), y))
+        loop.clip_gradients(wrapped, wrapped_optimizer, max_norm=1.0, error_if_nonfinite=False)
+        wrapped_optimizer.step()
+        wrapped_optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def speed(options: argparse.Namespace) -> dict:
+    model, x, y, loss_of = case(options.case)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    way = {"hand": hand, "ours": ours, "fabric": fabric}[options.way]
+    step = way(model, optimizer, options.level, loss_of)
+    times = []
+    for number in range(WARM_UP + options.steps):
+        begin = time.perf_counter()
+        step(x, y)
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+        if number >= WARM_UP:
+            times.append(1000 * (time.perf_counter() - begin))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if DEVICE == "cuda":
+        peak = torch.cuda.max_memory_allocated() / 2**20
+    return {"ms": statistics.median(times), "mean_ms": statistics.fmean(times), "peak_mb": peak}
+
+
+def train(options: argparse.Namespace) -> dict:
+    from mpdeploy.amp import Level
+    from mpdeploy.train.loading import load_recipe
+    from mpdeploy.train.loop import Settings, Training
+    from mpdeploy.train.world import join
+
+    loaded = load_recipe(MODELS / f"{options.recipe}.py")
+    epochs = options.epochs or loaded.recipe.epochs
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(Level.named(options.level), epochs, options.seed, save_every=10**9)
+        training = Training(loaded, Path(folder), settings, world=join())
+        for _ in training.steps():
+            pass
+        return {"metric": training.finish().metric, "skipped": training.skipped}
+
+
+def scaling(options: argparse.Namespace) -> dict:
+    """Train a U-Net on a loss with a weight of 0.01, as one task among several has.
+
+    The loss is a mean over 24576 numbers: its gradients are too small for FP16 unless the loss is scaled.  AdamW's
+    steps do not depend on the weight, so that in FP32 it changes nothing.
+    """
+    from mpdeploy.amp import AmpConfig, Engine, Level, LossScaling, Telemetry
+    from mpdeploy.amp.telemetry import format_judged
+    from mpdeploy.numerics.formats import Format
+    from mpdeploy.train.data import shuffled
+    from mpdeploy.train.evaluation import mean_score
+    from mpdeploy.train.loading import load_recipe
+
+    recipe = load_recipe(MODELS / "unet_denoise.py").recipe
+    data = recipe.data()
+    if options.level == "fp16-mixed-unscaled":
+        config = AmpConfig(Format.FP16, scaling=LossScaling.static(1.0))
+    else:
+        config = Level.named(options.level).config
+    torch.manual_seed(options.seed)
+    model = recipe.model().to(DEVICE)
+    lines = []
+    telemetry = Telemetry(model, format_judged(config), lines.append, interval=max(options.steps - 1, 1))
+    optimizer = recipe.optimizer(model)
+    engine = Engine(model, optimizer, config, observer=telemetry)
+    batches = [b for e in range(10**3) for b in shuffled(len(data.train), 8, seed=options.seed, epoch=e)][
+        : options.steps
+    ]
+    for indices in batches:
+        batch = data.train.batch(indices).to(torch.device(DEVICE))
+        with engine.forward():
+            output = model(*batch.inputs)
+        engine.backward(0.01 * recipe.loss(output.float(), batch.labels))
+        engine.step()
+    layers = lines[-1].sample.layers if lines[-1].sample else ()
+    elements = sum(layer.elements for layer in layers)
+    zero = sum(layer.elements * layer.with_scale.zero for layer in layers) / elements if elements else None
+    with engine.full_precision():
+        metric = mean_score(model, data.held_out, recipe.metric.score, 8)
+    return {"metric": metric if metric is not None and math.isfinite(metric) else None, "zero": zero}
+
+
+def machine(options: argparse.Namespace) -> dict:
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    name = next((line.partition(":")[2].strip() for line in flags.splitlines() if "model name" in line), "")
+    units = [label for flag, label in (("avx512_bf16", "AVX512-BF16"), ("amx_bf16", "AMX")) if flag in flags]
+    gpu = torch.cuda.get_device_name() if DEVICE == "cuda" else ""
+    return {"cpu": name or platform.processor(), "bf16_units": units, "gpu": gpu, "torch": str(torch.__version__)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["speed", "train", "scaling", "machine"])
+    parser.add_argument("--way")
+    parser.add_argument("--level")
+    parser.add_argument("--case")
+    parser.add_argument("--recipe")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--threads", type=int, default=0)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    run = {"speed": speed, "train": train, "scaling": scaling, "machine": machine}[options.what]
+    print(json.dumps(run(options)))
+
+
+if __name__ == "__main__":
+    main()
