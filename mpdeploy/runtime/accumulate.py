@@ -12,6 +12,7 @@ from enum import Enum
 import onnx_ir as ir
 
 from mpdeploy.graph.scope import all_graphs
+from mpdeploy.runtime import norms
 from mpdeploy.runtime.nodes import Nodes
 
 OPSET = 18  # the forms of Split, Pad and the reductions that are written here
@@ -30,16 +31,24 @@ def accumulate_strictly(twin: ir.Model, mode: Accumulation) -> int:
     """Rewrite the sums of a float32 twin (see ``runtime.twin``) of opset 18 or newer, in place.
 
     Matrix products, convolutions of one group, ReduceSum, ReduceMean and GlobalAveragePool whose number of terms is
-    known are rewritten.  Returns how many of these operators are left adding in float32, for want of a known size.
+    known are rewritten; with ``HALF`` also InstanceNormalization, LayerNormalization and RMSNormalization, whose every
+    step is rounded then (see ``runtime.norms``).  Returns how many of these operators are left in float32, for want
+    of a known size.
     """
     left = 0
     for graph in list(all_graphs(twin)):
         for node in list(graph):
             target = _rounded_to(node)
-            if node.domain or node.op_type not in _REWRITES or target is None:
+            if node.domain or target is None:
                 continue
             nodes = Nodes(graph, node)
-            total = _REWRITES[node.op_type](node, nodes, _Totals(nodes, mode.value, target))
+            totals = _Totals(nodes, mode.value, target)
+            if node.op_type in _SUMS:
+                total = _SUMS[node.op_type](node, nodes, totals)
+            elif node.op_type in _NORMS and mode is Accumulation.HALF:
+                total = _NORMS[node.op_type](node, nodes, totals.rounded)
+            else:
+                continue
             if total is None:
                 left += 1
                 continue
@@ -67,25 +76,30 @@ class _Totals:
         n = self._nodes
         first = n.op("Gather", parts, n.ints(0, scalar=True))
         rest = n.op("Slice", parts, n.ints(1), n.ints(2**62), n.ints(0))
-        return n.op("Scan", self._rounded(n, first), rest, body=ir.AttrGraph("body", self._body()), num_scan_inputs=1)
+        return n.op("Scan", self.rounded(first), rest, body=ir.AttrGraph("body", self._body()), num_scan_inputs=1)
 
     def _body(self) -> ir.Graph:
         kind = ir.TensorType(ir.DataType.FLOAT)
         total, part = (ir.Value(name=self._nodes.fresh(), type=kind) for _ in range(2))
         body = ir.Graph([total, part], [], nodes=[], name=self._nodes.fresh())
         inside = self._nodes.inside(body)
-        result = self._rounded(inside, inside.op("Add", total, part))
+        result = _rounded(inside, inside.op("Add", total, part), self._target)
         result.type = kind
         body.outputs.append(result)
         return body
 
-    def _rounded(self, nodes: Nodes, value: ir.Value) -> ir.Value:
-        return nodes.op("Cast", nodes.op("Cast", value, to=self._target), to=int(ir.DataType.FLOAT))
+    def rounded(self, value: ir.Value) -> ir.Value:
+        """The value after it went through the low format."""
+        return _rounded(self._nodes, value, self._target)
 
     def chunks(self, terms: int, per_step: int = 1) -> tuple[int, int]:
         """How many chunks ``terms`` make, and how long each is; ``per_step`` products belong to one term."""
         length = max(1, self.chunk // per_step)
         return -(-terms // length), length
+
+
+def _rounded(nodes: Nodes, value: ir.Value, target: int) -> ir.Value:
+    return nodes.op("Cast", nodes.op("Cast", value, to=target), to=int(ir.DataType.FLOAT))
 
 
 def _matmul(node: ir.Node, n: Nodes, totals: _Totals) -> ir.Value | None:
@@ -197,13 +211,18 @@ def _axes(node: ir.Node, rank: int) -> list[int] | None:
     return None if tensor is None else sorted(int(axis) % rank for axis in tensor.numpy().reshape(-1))
 
 
-_REWRITES = {
+_SUMS = {
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Conv": _conv,
     "ReduceSum": _reduction,
     "ReduceMean": _reduction,
     "GlobalAveragePool": _reduction,
+}
+_NORMS = {
+    "InstanceNormalization": norms.instance_norm,
+    "LayerNormalization": norms.layer_norm,
+    "RMSNormalization": norms.layer_norm,
 }
 
 

@@ -93,7 +93,7 @@ class EmulatorRunner:
             provider=inner.provider,
             precision=f"{formats} tensors rounded as declared, {self._sums()}{self._operands()}",
             evidence=True,
-            note=f"{self._left} operators whose number of terms is unknown add in float32" if self._left else "",
+            note=f"{self._left} operators whose sizes are unknown compute in float32" if self._left else "",
         )
 
     def _sums(self) -> str:
