@@ -30,6 +30,7 @@ def raised(model: ir.Model, opset: int) -> ir.Model:
     try:
         after = onnx.version_converter.convert_version(onnx.ModelProto.FromString(before), opset)
         _mend(after, opset_of(model, ""), opset)
+        after = canonical.canonical_proto(after)
         check.check_structure(after, "")
         after = check.infer_types(after, "")
     except (RuntimeError, onnx.version_converter.ConvertError, onnx.checker.ValidationError, ModelError) as error:
