@@ -91,17 +91,18 @@ def command(
     """Measure how far CANDIDATE drifts from REFERENCE, and say whether that is within budget."""
     from mpdeploy.report.compose import composed
     from mpdeploy.runtime.feeds import open_feeds
-    from mpdeploy.session.compared import emulated, subject_in
+    from mpdeploy.session.compared import ARITHMETIC, subject_in
     from mpdeploy.verification.api import Depth, verify
     from mpdeploy.verification.budget import parse_budget
     from mpdeploy.verification.settings import find_settings
+    from mpdeploy.verification.subject import emulated
     from mpdeploy.verification.tasks import Scoring
 
     settings = find_settings(Path.cwd())
     feeds = open_feeds(data)
     if emulate is not None and runtime != "auto":
         raise UsageError("--emulate is for the emulator", remedy="leave --runtime out")
-    theirs = subject_in(candidate, runtime) if emulate is None else emulated(candidate, emulate)
+    theirs = subject_in(candidate, runtime) if emulate is None else emulated(candidate, ARITHMETIC[emulate])
     drift = verify(
         reference,
         theirs,

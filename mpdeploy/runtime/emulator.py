@@ -39,6 +39,26 @@ class Arithmetic:
 PLAIN = Arithmetic()
 
 
+@dataclass(frozen=True)
+class Twin:
+    """A float32 twin in the arithmetic asked for; ``left`` operators could not be put into it, ``changed`` were."""
+
+    model: ir.Model
+    left: int = 0
+    changed: int = 0
+
+
+def twin_of(model: ir.Model, arithmetic: Arithmetic) -> Twin:
+    """Return the model's twin; ``ModelError`` if the model cannot be brought to the opset that it needs."""
+    twin = float_twin(raised(model, arithmetic.opset))
+    left = changed = 0
+    if arithmetic.accumulation is not Accumulation.FLOAT32:
+        left = accumulate.accumulate_strictly(twin, arithmetic.accumulation)
+    if arithmetic.operands:
+        changed = what_if.round_operands(twin, arithmetic.operands)
+    return Twin(twin, left, changed)
+
+
 class EmulatorRunner:
     """Runs a model's float32 twin (see ``mpdeploy.runtime.twin``): every FP16 and BF16 tensor is really rounded.
 
@@ -53,13 +73,9 @@ class EmulatorRunner:
         self._formats = sorted(dtype_name(d) for d in low_formats(model))
         self._kinds = {spec.name: _numpy_type(spec.dtype) for spec in self._outputs if spec.dtype in _LOW_NAMES}
         self._arithmetic = arithmetic
-        twin = float_twin(raised(model, arithmetic.opset))
-        self._left = self._changed = 0
-        if arithmetic.accumulation is not Accumulation.FLOAT32:
-            self._left = accumulate.accumulate_strictly(twin, arithmetic.accumulation)
-        if arithmetic.operands:
-            self._changed = what_if.round_operands(twin, arithmetic.operands)
-        self._twin = OrtRunner(twin, where, threads=threads, fused=fused)
+        twin = twin_of(model, arithmetic)
+        self._left, self._changed = twin.left, twin.changed
+        self._twin = OrtRunner(twin.model, where, threads=threads, fused=fused)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from mpdeploy.runtime.emulator import PLAIN, Arithmetic, twin_of
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.observe import Observer
 from mpdeploy.runtime.pairs import Pair
@@ -15,12 +16,20 @@ class InnerRun:
     """Runs a reference and a candidate piece by piece and hands out the arrays of pairs.
 
     A model with low-precision tensors runs as its float32 twin, so its values come as float32 numbers that its
-    formats hold.
+    formats hold.  ``arithmetic`` is the candidate's.
     """
 
-    def __init__(self, reference: ir.Model, candidate: ir.Model, pairs: Sequence[Pair], where: tuple[str, str]) -> None:
+    def __init__(
+        self,
+        reference: ir.Model,
+        candidate: ir.Model,
+        pairs: Sequence[Pair],
+        where: tuple[str, str],
+        arithmetic: Arithmetic = PLAIN,
+    ) -> None:
         self._pairs = pairs
-        ours, theirs = runnable(reference), runnable(candidate)
+        ours = runnable(reference)
+        theirs = runnable(candidate) if arithmetic == PLAIN else twin_of(candidate, arithmetic).model
         self._inputs = input_specs(ours), input_specs(theirs)
         self._ours = Observer(ours, [p.name for p in pairs], where[0])
         self._theirs = Observer(theirs, [p.partner for p in pairs], where[1])

@@ -6,7 +6,7 @@ from pathlib import Path
 from mpdeploy.graph import io
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.accumulate import Accumulation
-from mpdeploy.runtime.emulator import Arithmetic, EmulatorRunner
+from mpdeploy.runtime.emulator import Arithmetic
 from mpdeploy.runtime.ort import CPU, CUDA, RTX, TENSORRT, OrtRunner
 from mpdeploy.session.opening import Kind, Runtime, kind_of, open_runner
 from mpdeploy.verification.subject import Subject, opened
@@ -25,11 +25,6 @@ ARITHMETIC = {
     "fp8e4m3": Arithmetic(operands=Format.FP8E4M3),
     "fp8e5m2": Arithmetic(operands=Format.FP8E5M2),
 }
-
-
-def emulated(path: Path, mode: str) -> Subject:
-    """Return the ONNX model in a file, run by the emulator in other arithmetic: a key of ``ARITHMETIC``."""
-    return opened(path, EmulatorRunner(io.load(path), str(path), arithmetic=ARITHMETIC[mode]))
 
 
 def subject_in(path: Path, runtime: str = Runtime.AUTO.value) -> Subject:

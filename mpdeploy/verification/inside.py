@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime.emulator import PLAIN
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.inner import InnerRun
 from mpdeploy.runtime.pairs import pair_values
@@ -13,7 +14,7 @@ from mpdeploy.verification.budget import Budget
 from mpdeploy.verification.compare import compare
 from mpdeploy.verification.layers import measure_layers
 from mpdeploy.verification.repair import Trial, find_repair, recipe_of
-from mpdeploy.verification.subject import Subject, opened
+from mpdeploy.verification.subject import Subject, emulated, opened
 from mpdeploy.verification.tasks import Scoring
 from mpdeploy.verification.verdict import judge
 
@@ -21,7 +22,7 @@ from mpdeploy.verification.verdict import judge
 def blame_on(ours: Subject, theirs: Subject, feeds: Feeds) -> Blame:
     """Return the drift of every value along the graph, and the culprits; one pass over the data."""
     pairs, unpaired = pair_values(ours.model, theirs.model)
-    run = InnerRun(ours.model, theirs.model, pairs, (str(ours.path), str(theirs.path)))
+    run = InnerRun(ours.model, theirs.model, pairs, (str(ours.path), str(theirs.path)), theirs.arithmetic)
     layers = measure_layers(run, pairs, feeds)
     broken = first_broken(layers)
     inside = sum(len(n.outputs) for n in all_nodes(ours.model)) - sum(len(n.outputs) for n in ours.model.graph)
@@ -42,7 +43,7 @@ def repair_of(blame: Blame, ours: Subject, theirs: Subject, feeds: Feeds, budget
     recipe = recipe_of(ours.path, theirs.coarsest.value, theirs.plan, feeds, operators)
 
     def examine(path: Path) -> Trial:
-        trial = opened(path)
+        trial = opened(path) if theirs.arithmetic == PLAIN else emulated(path, theirs.arithmetic)
         measured = compare(ours.runner, trial.runner, feeds, trial.coarsest, scoring.scorers())
         verdict = judge(measured, budget, trial.runner.describe())
         errors = [o.norm_relative for o in measured.outputs if not o.exact and o.elements]

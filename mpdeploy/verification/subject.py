@@ -12,6 +12,7 @@ from mpdeploy.graph import io
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.choose import other_ways, truthful_runner
+from mpdeploy.runtime.emulator import PLAIN, Arithmetic, EmulatorRunner
 from mpdeploy.runtime.facts import ModelFacts, model_facts
 from mpdeploy.runtime.runner import Runner
 
@@ -20,7 +21,8 @@ from mpdeploy.runtime.runner import Runner
 class Subject:
     """A model under comparison.
 
-    ``model`` is the graph, None for an engine; ``plan`` is None for a model that mpdeploy did not convert.
+    ``model`` is the graph, None for an engine; ``plan`` is None for a model that mpdeploy did not convert;
+    ``arithmetic`` is what the emulator was asked for.
     """
 
     path: Path
@@ -28,6 +30,7 @@ class Subject:
     facts: ModelFacts
     runner: Runner
     plan: PrecisionPlan | None
+    arithmetic: Arithmetic = PLAIN
 
     @property
     def coarsest(self) -> Format:
@@ -47,6 +50,13 @@ def opened(path: Path, runner: Runner | None = None) -> Subject:
     model = io.load(path)
     ready = runner or truthful_runner(model, str(path))
     return Subject(path, model, model_facts(model, path), ready, plan_beside(path))
+
+
+def emulated(path: Path, arithmetic: Arithmetic) -> Subject:
+    """Return the ONNX model in a file, run by the emulator in the arithmetic asked for."""
+    model = io.load(path)
+    runner = EmulatorRunner(model, str(path), arithmetic=arithmetic)
+    return Subject(path, model, model_facts(model, path), runner, plan_beside(path), arithmetic)
 
 
 def plan_beside(path: Path) -> PrecisionPlan | None:

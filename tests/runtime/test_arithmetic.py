@@ -152,7 +152,7 @@ def test_norms_round_each_step(load, low):
     want = to(to(normal * to(s, low)[:, None, None], low) + to(b, low)[:, None, None], low)
     assert ulps(got, want, low).max() < 3
     plain = EmulatorRunner(model, "m").run({"x": x.astype(np.float32)})["y"]
-    assert plain.std() > 0.3
+    assert plain.std() > 0.1
     if low == "fp16":  # some variances are infinite, so only the bias is left
         flat = got.reshape(6, -1)
         assert (flat == flat[:, :1]).all(axis=1).any()
