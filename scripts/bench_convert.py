@@ -10,21 +10,22 @@ files, in turn: A B C A B C …  Figures are medians, ratios are to mpdeploy in 
 """
 
 import argparse
+import glob
 import json
-import os
 import shutil
 import statistics
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
+from mpdeploy.conversion.api import convert
 from mpdeploy.conversion.trial import distance
 from mpdeploy.errors import MpdeployError
 from mpdeploy.graph import io
@@ -179,22 +180,30 @@ def measure(source: Path, data: Path | None, precision: str, runs: int, pythons:
     for name, row in rows.items():
         if not row.fault and name != "read, round, write":
             row.facts = facts_of(source, target(name), data or source.with_suffix(".npz"))
+            if name == "AutoCast" and "invalid" not in row.facts:
+                row.facts["our_casts"] = casts_on_the_same_set(source, target(name), precision)
     return list(rows.values())
+
+
+# A child's peak memory starts at its parent's size; this parent is small.
+LAUNCHER = """
+import json, os, subprocess, sys, time
+started = time.monotonic()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(json.dumps([time.monotonic() - started, usage.ru_maxrss / 1e3, os.waitstatus_to_exitcode(status)]))
+"""
 
 
 def run(command: list[str]) -> tuple[float, float, str]:
     """Return wall seconds, peak memory in MB, and the last line of what went wrong."""
-    started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    said = process.stderr.read() if process.stderr else ""
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.monotonic() - started
-    code = os.waitstatus_to_exitcode(status)
-    lines = [line for line in said.strip().splitlines() if line.strip()]
-    fault = (
-        "" if code == 0 else (f"killed by signal {-code}" if code < 0 else lines[-1][:90] if lines else f"exit {code}")
-    )
-    return wall, usage.ru_maxrss / 1e3, fault
+    launched = [sys.executable, "-I", "-S", "-c", LAUNCHER, *command]
+    done = subprocess.run(launched, capture_output=True, text=True, check=True)
+    wall, peak, code = json.loads(done.stdout)
+    lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+    if code == 0:
+        return wall, peak, ""
+    return wall, peak, f"killed by signal {-code}" if code < 0 else (lines[-1][:90] if lines else f"exit {code}")
 
 
 def facts_of(source: Path, made: Path, data: Path) -> dict[str, float | str]:
@@ -211,6 +220,18 @@ def facts_of(source: Path, made: Path, data: Path) -> dict[str, float | str]:
     except MpdeployError as error:
         facts["invalid"] = error.what[:80]
     return facts
+
+
+def casts_on_the_same_set(source: Path, made: Path, precision: str) -> int:
+    """How many Casts mpdeploy puts in when it keeps exactly the nodes in FP32 that the other converter kept."""
+    fp32 = {n.name for n in all_nodes(io.load(made)) if any(is_fp32(v) for v in n.inputs)}
+    kept = [n.name for n in all_nodes(io.load(source)) if n.name in fp32 and any(is_fp32(v) for v in n.inputs)]
+    ours = BUILD / "out" / "same-set" / "low.onnx"
+    return convert(source, ours, precision=precision, policy="fast", keep_fp32=tuple(map(glob.escape, kept))).casts
+
+
+def is_fp32(value: object) -> bool:
+    return value is not None and element_type(value) is ir.DataType.FLOAT
 
 
 def bytes_read(node: "onnx.NodeProto") -> int:
@@ -233,24 +254,33 @@ def size_of(path: Path) -> int:
 
 def show(title: str, rows: list[Row], size: int) -> None:
     table = Table(title=f"{title} ({size / 1e6:,.0f} MB)", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("", "wall s", "ratio", "peak MB", "of file", "size", "FLOPs low", "casts", "cast MB", "drift", ""):
+    for column in (
+        "",
+        "wall s",
+        "ratio",
+        "peak MB",
+        "of file",
+        "size",
+        "FLOPs low",
+        "casts",
+        "ours",
+        "cast MB",
+        "drift",
+        "",
+    ):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
     base = statistics.median(rows[0].walls)
     for row in rows:
         if row.fault:
-            table.add_row(row.name, *[""] * 9, row.fault)
+            table.add_row(row.name, *[""] * 10, row.fault)
             continue
         wall, peak, facts = statistics.median(row.walls), statistics.median(row.peaks), row.facts
         cells = [f"{wall:.2f}", f"{wall / base:.2f}", f"{peak:,.0f}", f"{peak * 1e6 / size:.2f}"]
         if "invalid" in facts:
-            cells += [f"{facts['size']:.2f}", "", "", "", "", "invalid: " + str(facts["invalid"])]
+            cells += [f"{facts['size']:.2f}", "", "", "", "", "", "invalid: " + str(facts["invalid"])]
         elif facts:
-            cells += [
-                f"{facts['size']:.2f}",
-                f"{facts['flops_low']:.1%}",
-                f"{facts['casts']}",
-                f"{facts['cast_mb']:.2f}",
-            ]
+            cells += [f"{facts['size']:.2f}", f"{facts['flops_low']:.1%}", f"{facts['casts']}"]
+            cells += [str(facts.get("our_casts", "")), f"{facts['cast_mb']:.2f}"]
             cells.append(f"{facts['drift']:.1e}" if "drift" in facts else "")
         table.add_row(row.name, *cells)
     Console(width=200).print(table)
