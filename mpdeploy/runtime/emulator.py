@@ -89,10 +89,7 @@ class EmulatorRunner:
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Return the outputs by name; see ``OrtRunner.run``."""
-        wide = {
-            name: array.astype(np.float32) if array.dtype.name in _LOW_NAMES else array for name, array in feed.items()
-        }
-        results = self._twin.run(wide)
+        results = self._twin.run(widened(feed))
         with np.errstate(invalid="ignore"):  # a cast of NaN is a NaN, and no news
             return {
                 name: array.astype(kind) if (kind := self._kinds.get(name.partition("[")[0])) else array
@@ -121,6 +118,11 @@ class EmulatorRunner:
     def _operands(self) -> str:
         target = self._arithmetic.operands
         return f", operands of {self._changed} matrix operators rounded to {target.value}" if target else ""
+
+
+def widened(feed: Feed) -> dict[str, Array]:
+    """Return the feed as a twin takes it: FP16 and BF16 arrays as float32."""
+    return {n: a.astype(np.float32) if a.dtype.name in _LOW_NAMES else a for n, a in feed.items()}
 
 
 def _numpy_type(name: str) -> "np.dtype[np.generic]":

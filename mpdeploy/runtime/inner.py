@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from mpdeploy.runtime.emulator import PLAIN, Arithmetic, twin_of
+from mpdeploy.runtime.emulator import PLAIN, Arithmetic, twin_of, widened
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.observe import Observer
 from mpdeploy.runtime.pairs import Pair
@@ -30,7 +30,7 @@ class InnerRun:
         self._pairs = pairs
         ours = runnable(reference)
         theirs = runnable(candidate) if arithmetic == PLAIN else twin_of(candidate, arithmetic).model
-        self._inputs = input_specs(ours), input_specs(theirs)
+        self._inputs = input_specs(reference), input_specs(candidate)
         self._ours = Observer(ours, [p.name for p in pairs], where[0])
         self._theirs = Observer(theirs, [p.partner for p in pairs], where[1])
 
@@ -45,8 +45,8 @@ class InnerRun:
         The two models advance in step: where both compute in about the same order, few arrays wait.  Raises
         ``UsageError`` that names ``where`` if the feed does not fit.
         """
-        ours = self._ours.run(fit(feed, self._inputs[0], where).feed)
-        theirs = self._theirs.run(fit(feed, self._inputs[1], where).feed)
+        ours = self._ours.run(widened(fit(feed, self._inputs[0], where).feed))
+        theirs = self._theirs.run(widened(fit(feed, self._inputs[1], where).feed))
         left, right = _Waiting(ours), _Waiting(theirs)
         open_pairs: dict[str, list[Pair]] = {}
         for pair in self._pairs:
