@@ -35,6 +35,11 @@ recipe = Recipe(
 """
 
 
+@pytest.fixture(scope="session")
+def mlp_text():
+    return MLP
+
+
 @pytest.fixture
 def mlp(tmp_path):
     path = tmp_path / "my_mlp.py"

@@ -20,25 +20,42 @@ from mpdeploy.train.shard_reader import SafeReader
 from mpdeploy.train.world import World
 
 HERE = Path(__file__).parent
+pytestmark = pytest.mark.xdist_group("together")  # one launch of the two processes serves all tests
 EPOCHS = 2
 
 
-@pytest.fixture
-def plain(mlp):
-    """The recipe without what is random or decided by the batch alone, so that two halves of it are one whole."""
-    text = mlp.read_text()
-    mlp.write_text(text.replace("nn.BatchNorm1d(32)", "nn.LayerNorm(32)").replace("nn.Dropout(0.1), ", ""))
-    return mlp
+CASES = [("ddp", "fp32", 1e-4), ("ddp", "bf16-master", 2e-2), ("fsdp", "bf16-master", 2e-2), ("fsdp", "fp32", 1e-4)]
 
 
-def together(recipe, out, level, sharding, plan):
+@pytest.fixture(scope="module")
+def plain(mlp_text, tmp_path_factory):
+    """A recipe without what is random or decided by the batch alone, so that two halves of it are one whole."""
+    path = tmp_path_factory.mktemp("recipe") / "my_mlp.py"
+    path.write_text(mlp_text.replace("nn.BatchNorm1d(32)", "nn.LayerNorm(32)").replace("nn.Dropout(0.1), ", ""))
+    return path
+
+
+@pytest.fixture(scope="module")
+def together(plain, tmp_path_factory):
+    """The folder in which two processes did all trainings of this file, in one go."""
+    out = tmp_path_factory.mktemp("together")
+    # One example gives an infinite gradient, in the process whose share it falls to.
+    marked = plain.with_name("marked.py")
+    marked.write_text(plain.read_text().replace("y.astype(np.int64)", "y.astype(np.int64)\n    x[7, 0] = np.inf"))
+    jobs = [(str(marked), "marked", "fp16-mixed", "ddp", 0, False)]
+    for sharding, level, _ in CASES:
+        name = f"{sharding}-{level}"
+        jobs += [
+            (str(plain), f"{name}/whole", level, sharding, 0, False),
+            (str(plain), f"{name}/halves", level, sharding, 20, False),
+            (str(plain), f"{name}/halves", level, sharding, 0, True),
+        ]
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    words += ["--log-dir", str(out / "log"), "--redirects", "3"]
-    words += [str(HERE / "together.py"), str(recipe), str(out), level, sharding, json.dumps(plan)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    words += ["--log-dir", str(out / "log"), "--redirects", "3", str(HERE / "together.py"), str(out), json.dumps(jobs)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240)
     logs = "".join(path.read_text() for path in (out / "log").rglob("std*.log"))
     assert done.returncode == 0, done.stderr + logs
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
+    return out
 
 
 def alone(recipe, folder, level):
@@ -58,39 +75,34 @@ def assert_close(left, right, tolerance):
         assert two.train_loss == pytest.approx(one.train_loss, rel=tolerance * 10)
 
 
-@pytest.mark.parametrize(
-    ("sharding", "level", "tolerance"),
-    [
-        ("ddp", "fp32", 1e-4),
-        pytest.param("ddp", "bf16-master", 2e-2, marks=pytest.mark.slow),
-        ("fsdp", "bf16-master", 2e-2),
-        pytest.param("fsdp", "fp32", 1e-4, marks=pytest.mark.slow),
-    ],
-)
-def test_two_processes_train_what_one_does_and_resume_bit_for_bit(plain, tmp_path, sharding, level, tolerance):
-    one = alone(plain, tmp_path / "one", Level.named(level))
-    plan = [("whole", 0, False), ("halves", 20, False), ("halves", 0, True)]
-    together(plain, tmp_path, level, sharding, plan)
-    whole, halves = (load_checkpoint(tmp_path / name / "model.pt") for name in ("whole", "halves"))
+@pytest.mark.parametrize(("sharding", "level", "tolerance"), CASES)
+def test_two_processes_train_what_one_does_and_resume_bit_for_bit(
+    plain, together, tmp_path, sharding, level, tolerance
+):
+    folder = together / f"{sharding}-{level}"
+    one = alone(plain, tmp_path, Level.named(level))
+    whole, halves = (load_checkpoint(folder / name / "model.pt") for name in ("whole", "halves"))
     assert_close(one, whole, tolerance)
     assert whole.record == halves.record
     assert all(torch.equal(tensor, halves.weights[name]) for name, tensor in whole.weights.items())
     for name in ("telemetry.jsonl", "best.pt"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes()
-    if sharding == "fsdp":
-        state = tmp_path / "whole" / "states" / "0000000030"
-        assert {path.name for path in state.iterdir()} > {".metadata", "process-0.pt", "process-1.pt"}
-        loaded = load_module(state, plain)
-        assert all(torch.equal(tensor, whole.weights[name]) for name, tensor in loaded.module.state_dict().items())
-        assert loaded.record.metric == whole.record.metric
+        assert (folder / "whole" / name).read_bytes() == (folder / "halves" / name).read_bytes()
 
 
-def test_all_processes_skip_a_step_that_one_of_them_cannot_take(plain, tmp_path):
-    # The gradient is infinite in the process whose share holds the example with the marked pixel.
-    plain.write_text(plain.read_text().replace("y.astype(np.int64)", "y.astype(np.int64)\n    x[7, 0] = np.inf"))
-    first, second = together(plain, tmp_path, "fp16-mixed", "ddp", [("run", 0, False)])
-    assert first == second
-    assert len(first["skipped"]) == EPOCHS, "the bad example comes once in each epoch: 1500 examples, 15 batches of 100"
+@pytest.mark.parametrize("level", ["bf16-master", "fp32"])
+def test_a_sharded_state_can_be_exported_from(plain, together, level):
+    state = together / f"fsdp-{level}" / "whole" / "states" / "0000000030"
+    assert {path.name for path in state.iterdir()} > {".metadata", "process-0.pt", "process-1.pt"}
+    whole = load_checkpoint(together / f"fsdp-{level}" / "whole" / "model.pt")
+    loaded = load_module(state, plain)
+    assert all(torch.equal(tensor, whole.weights[name]) for name, tensor in loaded.module.state_dict().items())
+    assert loaded.record.metric == whole.record.metric
+
+
+def test_all_processes_skip_a_step_that_one_of_them_cannot_take(together):
+    first, second = (json.loads((together / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first["skipped"] == second["skipped"]
+    assert len(first["skipped"]["marked"]) == EPOCHS, "once in each epoch: 1500 examples are 15 batches of 100"
     assert math.isnan(first["agreed"]), "one process alone saw infinity"
 
 

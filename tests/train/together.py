@@ -1,4 +1,4 @@
-"""Run by torchrun: trains a recipe, alone or together, and writes how it went as JSON, one file per process."""
+"""Run by torchrun: does one training after the other together, and writes how they went, one file per process."""
 
 import json
 import math
@@ -15,19 +15,19 @@ from mpdeploy.train.world import Sharding, join
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    recipe, out, level, sharding, plan = sys.argv[1:]
+    out = Path(sys.argv[1])
     world = join()
-    settings = Settings(Level.named(level), 2, save_every=4, keep=2, look_every=5, sharding=Sharding(sharding))
-    skipped = []
-    for folder, stop_after, resume in json.loads(plan):
-        training = Training(load_recipe(Path(recipe)), Path(out) / folder, settings, resume=resume, world=world)
+    skipped: dict[str, list[int]] = {}
+    for recipe, folder, level, sharding, stop_after, resume in json.loads(sys.argv[2]):
+        settings = Settings(Level.named(level), 2, save_every=4, keep=2, look_every=5, sharding=Sharding(sharding))
+        training = Training(load_recipe(Path(recipe)), out / folder, settings, resume=resume, world=world)
         for step in training.steps():
             if step.result.skipped:
-                skipped.append(step.step)
+                skipped.setdefault(folder, []).append(step.step)
             if step.step + 1 == stop_after:
                 break
         else:
             training.finish()
     agreed = agreed_norm(math.inf if world.rank else 1.0, world.group)
-    (Path(out) / f"{world.rank}.json").write_text(json.dumps({"skipped": skipped, "agreed": agreed}))
+    (out / f"{world.rank}.json").write_text(json.dumps({"skipped": skipped, "agreed": agreed}))
     world.leave()
