@@ -34,6 +34,7 @@ class Context:
 Transfer = Callable[[ir.Node, Context], Bounds | None]
 
 _UNIT = Bounds(0.0, 1.0)
+_SELU_SCALE = 1.06  # SELU grows a little faster than its input
 _SIGNED_UNIT = Bounds(-1.0, 1.0)
 
 
@@ -142,6 +143,13 @@ def _exp(x: float) -> float:
         return INFINITE
 
 
+def _sinh(x: float) -> float:
+    try:
+        return math.sinh(x)
+    except OverflowError:
+        return math.copysign(INFINITE, x)
+
+
 def _log(x: float) -> float:
     return -INFINITE if x <= 0 else math.log(x) if math.isfinite(x) else INFINITE
 
@@ -216,7 +224,7 @@ def _range(node: ir.Node, context: Context) -> Bounds:
 def _zero_to_input(node: ir.Node, context: Context) -> Bounds:
     """Activations that lie between a small negative number and their input: GELU, SiLU, Mish, ELU and kin."""
     x = context.of(node, 0)
-    return Bounds(max(min(x.low, 0.0), -2.0), max(x.high, 0.0), False, x.assumed)
+    return Bounds(max(min(x.low, 0.0), -2.0), _SELU_SCALE * max(x.high, 0.0), False, x.assumed)
 
 
 def _leaky(node: ir.Node, context: Context) -> Bounds:
@@ -243,7 +251,7 @@ _MONOTONE: dict[str, Callable[[float], float]] = {
     "Log": _log,
     "Sqrt": lambda x: math.sqrt(max(x, 0.0)),
     "Softplus": _softplus,
-    "Sinh": lambda x: math.copysign(_exp(abs(x)), x),
+    "Sinh": _sinh,
     "Asinh": lambda x: math.asinh(x) if math.isfinite(x) else x,
 }
 

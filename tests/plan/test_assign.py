@@ -41,9 +41,7 @@ def test_no_assignment_is_cheaper(problem):
     got = assign(count, fixed, borders)
     assert all(got[i] == low for i, low in fixed.items())
     every = itertools.product([False, True], repeat=count)
-    best = min(
-        (cost(low, borders), low.count(False)) for low in every if all(low[i] == v for i, v in fixed.items())
-    )
+    best = min((cost(low, borders), low.count(False)) for low in every if all(low[i] == v for i, v in fixed.items()))
     assert (cost(got, borders), got.count(False)) == best
 
 
