@@ -36,6 +36,7 @@ class MasterWeights:
                 for place, parameter in enumerate(group["params"]):
                     if id(parameter) in low:
                         group["params"][place] = self._split(parameter, optimizer, dtype)
+        _repack(model)
         self._by_parameter = {id(low): master for low, master in self._pairs}
 
     def master_of(self, parameter: nn.Parameter) -> nn.Parameter:
@@ -81,8 +82,16 @@ def round_weights(model: nn.Module, optimizers: Sequence[Optimizer], dtype: torc
     for parameter in _to_round(model):
         parameter.grad = None
         parameter.data = parameter.data.to(dtype)
+    _repack(model)
     for optimizer in optimizers:
         optimizer.load_state_dict(optimizer.state_dict())  # casts what it holds to its parameters' dtypes
+
+
+def _repack(model: nn.Module) -> None:
+    """Put the weights of recurrent modules side by side again, as cuDNN wants them; does nothing on a CPU."""
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
 
 
 def _to_round(model: nn.Module) -> list[nn.Parameter]:

@@ -1,13 +1,18 @@
 """`mpdeploy train`: contract, exit codes, what is printed where."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
 
+from mpdeploy.amp import StepResult
+from mpdeploy.amp.result import LossOutcome
 from mpdeploy.cli import main
+from mpdeploy.cli.training import Pace
+from mpdeploy.train.loop import Step
 
 
 def call(capsys, *words) -> tuple[int, str, str]:
@@ -99,3 +104,27 @@ def test_help_does_not_wait_for_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "bf16-master" in done.stdout
+
+
+def test_progress_tells_loss_pace_scale_skips_and_what_is_left():
+    result = StepResult(None, (LossOutcome("loss", 1024.0, 2048.0, True),), 1.0)
+    pace = Pace(4)
+    shares, words = zip(*(pace.after(Step(0, i, 0.5, result), skipped=1) for i in range(4)), strict=True)
+    assert shares == (0.25, 0.5, 0.75, 1.0)
+    assert re.fullmatch(r"loss 0\.5, \S+ steps/s, scale 2048, 1 skipped, 0:00:00 left", words[-1])
+
+
+def test_the_risk_of_a_level_is_told_and_aliases_are_taken(mlp, tmp_path, capsys):
+    mlp.write_text(mlp.read_text().replace("lr=5e-3", "lr=5e-3, eps=1e-4"))
+    code, out, err = call(capsys, "train", mlp, "--precision", "O3", "--epochs", 1, "-o", tmp_path / "o")
+    assert code == 0
+    assert "warning: weights in fp16 without FP32 masters lose every update" in err
+    assert "fp16-true: compute fp16, weights fp16, momentum fp32, loss scale dynamic from 65536" in err
+    assert ", fp16-true, 15 steps applied" in out or "skipped" in out
+
+
+def test_training_that_diverges_is_exit_3_and_names_the_culprit(mlp, tmp_path, capsys):
+    mlp.write_text(mlp.read_text().replace("nn.ReLU()", "nn.ReLU(), nn.Threshold(9e9, float('nan'))"))
+    code, out, err = call(capsys, "train", mlp, "--precision", "bf16-mixed", "--epochs", 2, "-o", tmp_path / "o")
+    assert (code, out) == (3, "")
+    assert "20 steps in a row were skipped: first not finite is the output of `3` (Threshold)" in err
