@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import pickle
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from mpdeploy.amp import Level
 from mpdeploy.errors import ModelError, UsageError
@@ -20,7 +22,6 @@ from mpdeploy.train.shard_reader import SafeReader
 from mpdeploy.train.world import World
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.xdist_group("together")  # one launch of the two processes serves all tests
 EPOCHS = 2
 
 
@@ -37,8 +38,17 @@ def plain(mlp_text, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def together(plain, tmp_path_factory):
-    """The folder in which two processes did all trainings of this file, in one go."""
-    out = tmp_path_factory.mktemp("together")
+    """The folder in which two processes did all trainings of this file, in one go for all workers of pytest."""
+    own = tmp_path_factory.getbasetemp()
+    out = (own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own) / "together"
+    with FileLock(f"{out}.lock"):
+        if not (out / "0.json").exists():
+            train_together(plain, out)
+    return out
+
+
+def train_together(plain: Path, out: Path) -> None:
+    out.mkdir()
     # One example gives an infinite gradient, in the process whose share it falls to.
     marked = plain.with_name("marked.py")
     marked.write_text(plain.read_text().replace("y.astype(np.int64)", "y.astype(np.int64)\n    x[7, 0] = np.inf"))
@@ -55,7 +65,6 @@ def together(plain, tmp_path_factory):
     done = subprocess.run(words, capture_output=True, text=True, timeout=240)
     logs = "".join(path.read_text() for path in (out / "log").rglob("std*.log"))
     assert done.returncode == 0, done.stderr + logs
-    return out
 
 
 def alone(recipe, folder, level):
