@@ -13,10 +13,14 @@ RANGES = "ranges.json"
 
 
 def measured_ranges(loaded: LoadedModule, onnx: Path) -> MeasuredRanges:
-    """Return what training measured, as ranges of values of the FP32 ONNX file exported from ``loaded``."""
-    measured = {(item.module, item.index): item for item in loaded.record.ranges}
+    """Return what training measured, as ranges of values of the FP32 ONNX file exported from ``loaded``.
+
+    There are none where the model does not come from a training of ours.
+    """
+    record = loaded.record
+    measured = {(item.module, item.index): item for item in (record.ranges if record else ())}
     values, matched = {}, set()
-    for name, outputs in match(loaded, onnx).items():
+    for name, outputs in match(loaded, onnx).items() if measured else ():
         matched.update(outputs)
         # Equal numbers wherever they were measured; the innermost module has seen the fewest other calls.
         item = measured.get(outputs[-1])
@@ -24,7 +28,7 @@ def measured_ranges(loaded: LoadedModule, onnx: Path) -> MeasuredRanges:
             values[name] = ValueRange(item.low, item.high, _place(item))
     return MeasuredRanges(
         model_sha256=sha256_of(onnx),
-        recipe=loaded.record.recipe.file,
+        recipe=record.recipe.file if record else "",
         values=values,
         unmatched=tuple(_place(item) for output, item in measured.items() if output not in matched),
         nonfinite=tuple(_place(item) for item in measured.values() if item.nonfinite),
