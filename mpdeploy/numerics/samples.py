@@ -54,6 +54,7 @@ class SampleMeter:
     def add(self, reference: Array, candidate: Array, sample: str, first_row: int | None) -> None:
         """Count the rows of two (n, ...) arrays; the samples' names number them from ``first_row``, unless None."""
         errors, norms = sample_errors(reference, candidate)
+        before = self._samples
         self._samples += len(errors)
         self._square_norms += float(norms @ norms)
         relative = _relative(errors, np.maximum(norms, self._typical))
@@ -62,7 +63,7 @@ class SampleMeter:
         for row in np.argsort(relative)[::-1][:WORST_KEPT]:
             number = None if first_row is None else first_row + int(row)
             key = float(relative[row]) if not math.isnan(relative[row]) else math.inf
-            entry = (key, -self._samples - int(row), sample, number, float(errors[row]), float(norms[row]))
+            entry = (key, -before - int(row), sample, number, float(errors[row]), float(norms[row]))
             if len(self._worst) < WORST_KEPT:
                 heapq.heappush(self._worst, entry)
             else:

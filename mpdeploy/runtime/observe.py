@@ -55,4 +55,4 @@ class Observer:
         """Cut by the sizes that the values have for this feed."""
         size_of = bytes_of(symbols(self._model.graph.inputs, feed))
         pieces = segments(self._model, self._watched, _PIECE_BYTES, size_of)
-        return [(piece, OrtRunner(piece.model, self._where, threads=self._threads)) for piece in pieces]
+        return [(piece, OrtRunner(piece.model, self._where, threads=self._threads, lean=True)) for piece in pieces]

@@ -52,7 +52,8 @@ class OrtRunner:
     """A model in an ONNX Runtime session.
 
     ``where`` names the model in errors.  ``providers`` are execution providers in order of preference; ``threads``
-    0 means one per core; without ``fused`` every operator runs by itself.  An operator that has a kernel only in an
+    0 means one per core; without ``fused`` every operator runs by itself; ``lean`` spares the copies of weights that
+    make runs faster.  An operator that has a kernel only in an
     older version runs as that, where it means the same.  Raises ``ModelError`` if ONNX Runtime refuses the model,
     ``DependencyError`` if it lacks a provider.
     """
@@ -65,6 +66,7 @@ class OrtRunner:
         threads: int = 0,
         *,
         fused: bool = True,
+        lean: bool = False,
     ) -> None:
         self._where = where
         self._inputs, self._outputs = input_specs(model), output_specs(model)
@@ -74,7 +76,7 @@ class OrtRunner:
         # The session reads these arrays as long as it lives, and does not own them.
         self._weights = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in weights.items()}
         values = {name: ort_value(array, weights[name].dtype) for name, array in self._weights.items()}
-        options = _options(threads, fused=fused)
+        options = _options(threads, fused=fused, lean=lean)
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         self._session = _open_session(model, content, options, where, providers)
@@ -123,13 +125,16 @@ class OrtRunner:
         )
 
 
-def _options(threads: int, *, fused: bool) -> "onnxruntime.SessionOptions":
+def _options(threads: int, *, fused: bool, lean: bool) -> "onnxruntime.SessionOptions":
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT
     options.use_deterministic_compute = True
     options.intra_op_num_threads = threads
+    if lean:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.enable_cpu_mem_arena = False
     if not fused:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options

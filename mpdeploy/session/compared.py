@@ -38,7 +38,7 @@ def subject_in(path: Path, runtime: str = Runtime.AUTO.value) -> Subject:
 
         record = read_engine(path)
         facts = replace(record.source, path=str(path), files=(record.engine,))
-        return Subject(path, None, facts, open_runner(path, Runtime(runtime)), None)
+        return Subject(path, None, facts, lambda: open_runner(path, Runtime(runtime)), None)
     if runtime in PROVIDERS:
-        return opened(path, OrtRunner(io.load(path), str(path), PROVIDERS[runtime]))
-    return opened(path, None if runtime == Runtime.AUTO.value else open_runner(path, Runtime(runtime)))
+        return opened(path, lambda: OrtRunner(io.load(path), str(path), PROVIDERS[runtime]))
+    return opened(path, None if runtime == Runtime.AUTO.value else lambda: open_runner(path, Runtime(runtime)))

@@ -73,14 +73,15 @@ def verify(
     allowed = wanted or default_budget(theirs.coarsest, found.outputs, found.scores)
     sha256 = feeds.sha256()
     worse = tuple(worse_than(before, found, sha256, noise)) if before is not None else ()
-    verdict = judge(found, allowed, theirs.runner.describe(), noise, worse, force=force)
+    runs = ours.runner.describe(), theirs.runner.describe()
+    verdict = judge(found, allowed, runs[1], noise, worse, force=force)
     blame = _blame(ours, theirs, feeds, allowed, scoring, repair=not verdict.passed) if depth.layers else None
     return DriftReport(
         reference=ours.facts,
         candidate=theirs.facts,
         data=DataFacts(feeds.name, found.feeds, found.samples, sha256),
-        reference_run=ours.runner.describe(),
-        candidate_run=theirs.runner.describe(),
+        reference_run=runs[0],
+        candidate_run=runs[1],
         outputs=found.outputs,
         budget=allowed,
         verdict=verdict,
@@ -95,6 +96,8 @@ def verify(
 
 
 def _blame(ours: Subject, theirs: Subject, feeds: Feeds, budget: Budget, scoring: Scoring, *, repair: bool) -> Blame:
+    for subject in (ours, theirs):
+        subject.release()  # the layers have runners of their own
     blame = blame_on(ours, theirs, feeds)
     return repair_of(blame, ours, theirs, feeds, budget, scoring) if repair else blame
 

@@ -1,15 +1,16 @@
 """The reference's own noise: how far it is from itself when it runs in another way.  No budget can ask for less."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Feeds
-from mpdeploy.runtime.runner import Runner
+from mpdeploy.runtime.runner import Feed, Runner
+from mpdeploy.runtime.slices import slices
 from mpdeploy.verification.compare import compare
 
-FEEDS = 4  # noise is a matter of sums and kernels, not of samples: a few tell
+FEEDS = 2  # noise is a matter of sums and kernels, not of samples: a few tell
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,22 @@ class Noise:
 
 
 def measure_noise(reference: Runner, others: Iterable[tuple[str, Runner]], feeds: Feeds) -> tuple[Noise, ...]:
-    """Return the noise of every output in each of the other ways to run, on the first ``FEEDS`` feeds.
+    """Return the noise of every output in each of the other ways to run, on the first ``FEEDS`` feeds or slices.
 
     ``others`` are made one at a time, so that one is in memory beside the reference.
     """
-    some = feeds.first(FEEDS)
-    return tuple(
-        noise for way, runner in others for noise in _of(way, compare(reference, runner, some, Format.FP32).outputs)
-    )
+    some = replace(feeds, opener=lambda: _sliced(feeds, reference)).first(FEEDS)
+    noise: list[Noise] = []
+    for way, runner in others:
+        noise += _of(way, compare(reference, runner, some, Format.FP32).outputs)
+        del runner  # before the next is made
+    return tuple(noise)
+
+
+def _sliced(feeds: Feeds, reference: Runner) -> Iterator[tuple[str, Feed]]:
+    for where, feed in feeds.labelled():
+        for _, part in slices(feed, reference.inputs):
+            yield where, part
 
 
 def loudest(noise: Sequence[Noise], output: str) -> Noise | None:

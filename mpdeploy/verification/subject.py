@@ -1,6 +1,7 @@
 """One side of a comparison: the model's facts, what runs it, its plan if one lies beside it."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,25 @@ from mpdeploy.runtime.runner import Runner
 class Subject:
     """A model under comparison.
 
-    ``model`` is the graph, None for an engine; ``plan`` is None for a model that mpdeploy did not convert;
-    ``arithmetic`` is what the emulator was asked for.
+    ``model`` is the graph, None for an engine; ``make`` makes what runs it, when that is first asked for; ``plan``
+    is None for a model that mpdeploy did not convert; ``arithmetic`` is what the emulator was asked for.
     """
 
     path: Path
     model: Any
     facts: ModelFacts
-    runner: Runner
+    make: Callable[[], Runner]
     plan: PrecisionPlan | None
     arithmetic: Arithmetic = PLAIN
+
+    @functools.cached_property
+    def runner(self) -> Runner:
+        """What runs the model."""
+        return self.make()
+
+    def release(self) -> None:
+        """Let the runner go; it is made again when it is asked for."""
+        self.__dict__.pop("runner", None)
 
     @property
     def coarsest(self) -> Format:
@@ -42,21 +52,28 @@ class Subject:
         return other_ways(self.model, str(self.path))
 
 
-def opened(path: Path, runner: Runner | None = None) -> Subject:
-    """Return the ONNX model in a file, ready to run: by ``runner``, or else truthfully.
+def opened(path: Path, make: Callable[[], Runner] | None = None) -> Subject:
+    """Return the ONNX model in a file, to be run by what ``make`` makes, or else truthfully.
 
-    Faults as in ``graph.io.load`` and the runner's.
+    Faults as in ``graph.io.load``, and later the runner's.
     """
     model = io.load(path)
-    ready = runner or truthful_runner(model, str(path))
-    return Subject(path, model, model_facts(model, path), ready, plan_beside(path))
+    return Subject(
+        path, model, model_facts(model, path), make or (lambda: truthful_runner(model, str(path))), plan_beside(path)
+    )
 
 
 def emulated(path: Path, arithmetic: Arithmetic) -> Subject:
     """Return the ONNX model in a file, run by the emulator in the arithmetic asked for."""
     model = io.load(path)
-    runner = EmulatorRunner(model, str(path), arithmetic=arithmetic)
-    return Subject(path, model, model_facts(model, path), runner, plan_beside(path), arithmetic)
+    return Subject(
+        path,
+        model,
+        model_facts(model, path),
+        lambda: EmulatorRunner(model, str(path), arithmetic=arithmetic),
+        plan_beside(path),
+        arithmetic,
+    )
 
 
 def plan_beside(path: Path) -> PrecisionPlan | None:

@@ -68,10 +68,10 @@ def test_a_run_that_is_no_evidence_passes_only_if_forced(mlp, data):
     """O2: half precision on ONNX Runtime's CPU provider."""
     path = mlp("cand", "fp16")
     runner = OrtRunner(io.load(path), "cand")
-    plain = verify(mlp("ref"), opened(path, runner), data, depth=QUICK)
+    plain = verify(mlp("ref"), opened(path, lambda: runner), data, depth=QUICK)
     assert codes(plain) == ["V301"]
     assert "computes half-precision operators in float32" in plain.verdict.headline
-    forced = verify(mlp("ref"), opened(path, runner), data, depth=QUICK, force=True)
+    forced = verify(mlp("ref"), opened(path, lambda: runner), data, depth=QUICK, force=True)
     assert forced.verdict.passed
     assert forced.verdict.forced
     assert "no evidence" in forced.verdict.headline
@@ -79,7 +79,7 @@ def test_a_run_that_is_no_evidence_passes_only_if_forced(mlp, data):
     assert not honest.verdict.forced
     broken = mlp("broken", "fp16", np.zeros_like)
     runner = OrtRunner(io.load(broken), "cand")
-    assert not verify(mlp("ref"), opened(broken, runner), data, depth=QUICK, force=True).verdict.passed
+    assert not verify(mlp("ref"), opened(broken, lambda: runner), data, depth=QUICK, force=True).verdict.passed
 
 
 TOML = """
