@@ -13,6 +13,7 @@ from mpdeploy.cli.progress import track
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where to write the model.")
 @click.option("--precision", required=True, type=click.Choice(["fp16", "bf16"]), help="The low format.")
 @click.option("--data", help="Feeds for measured ranges: FILE.npz, a folder of them, or module.py:callable.")
+@click.option("--ranges", type=click.Path(path_type=Path), help="Ranges from training (ranges.json), without --data.")
 @click.option("--policy", help="autocast, safe (default without data), balanced (default with data), or fast.")
 @click.option("--plan", type=click.Path(path_type=Path), help="Apply this plan instead of making one.")
 @click.option("--keep-fp32", multiple=True, metavar="NODE_GLOB", help="Keep these nodes in FP32.")
@@ -24,6 +25,7 @@ def command(
     output: Path,
     precision: str,
     data: str | None,
+    ranges: Path | None,
     policy: str | None,
     plan: Path | None,
     keep_fp32: tuple[str, ...],
@@ -46,6 +48,7 @@ def command(
         output,
         precision=precision,
         data=feeds,
+        ranges=ranges,
         policy=policy,
         plan=plan,
         keep_fp32=keep_fp32,

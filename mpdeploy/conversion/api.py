@@ -11,7 +11,7 @@ from mpdeploy.conversion.apply import apply
 from mpdeploy.conversion.record import ConversionResult
 from mpdeploy.conversion.trial import Suspects, settled
 from mpdeploy.errors import UsageError
-from mpdeploy.files import atomic_path
+from mpdeploy.files import atomic_path, sha256_of
 from mpdeploy.graph import io
 from mpdeploy.graph.arithmetic import low_share
 from mpdeploy.graph.operators import opset_of
@@ -19,7 +19,8 @@ from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.graph.types import element_type
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
-from mpdeploy.plan.calibrate import Calibration, calibrate
+from mpdeploy.numerics.handover import MeasuredRanges
+from mpdeploy.plan.calibrate import Calibration, calibrate, handed_over
 from mpdeploy.plan.planner import Keep, Planned, apply_plan, make_plan
 from mpdeploy.plan.policy import Policy, policy_named
 from mpdeploy.plan.record import PrecisionPlan
@@ -32,6 +33,7 @@ def convert(
     *,
     precision: str,
     data: str | Feeds | None = None,
+    ranges: str | Path | None = None,
     policy: str | None = None,
     plan: str | Path | None = None,
     keep_fp32: tuple[str, ...] = (),
@@ -40,7 +42,8 @@ def convert(
 ) -> ConversionResult:
     """Convert the ONNX model ``source`` to FP16 or BF16 and write it to ``output``, its plan beside it.
 
-    ``data`` names feeds as the ``--data`` flag does; ``plan`` applies a plan instead of making one; the other
+    ``data`` names feeds as the ``--data`` flag does; ``ranges`` a file of ranges measured in training, which count
+    where there is no data; ``plan`` applies a plan instead of making one; the other
     arguments are the flags of `mpdeploy convert`.  Returns what was done.  Raises ``UsageError`` for wrong
     arguments, files or data, ``ModelError`` for a model that is invalid or cannot be converted.
     """
@@ -53,17 +56,30 @@ def convert(
         planned = apply_plan(model, _read_plan(Path(plan), low))
     else:
         feeds = open_feeds(data) if isinstance(data, str) else data
-        chosen = policy_named(policy, with_data=feeds is not None)
+        trained = _trained_ranges(Path(ranges), source) if ranges is not None and feeds is None else Calibration()
+        chosen = policy_named(policy, with_data=feeds is not None or trained.trained)
         keep = Keep(keep_fp32, op_fp32)
-        planned = _planned(model, low, chosen, keep, feeds, str(source), low_io=low_io)
+        if feeds is None:
+            planned = make_plan(model, low, chosen, trained, keep, low_io=low_io)
+        else:
+            planned = _planned(model, low, chosen, keep, feeds, str(source), low_io=low_io)
     return write(planned, source, output)
 
 
+def _trained_ranges(path: Path, source: Path) -> Calibration:
+    measured = records.load(MeasuredRanges, path)
+    if measured.model_sha256 != sha256_of(source):
+        raise UsageError(
+            "the ranges belong to another model",
+            where=str(path),
+            remedy=f"export {source.name} anew: its ranges are written beside it",
+        )
+    return handed_over(measured)
+
+
 def _planned(
-    model: ir.Model, low: Format, policy: Policy, keep: Keep, feeds: Feeds | None, where: str, *, low_io: bool
+    model: ir.Model, low: Format, policy: Policy, keep: Keep, feeds: Feeds, where: str, *, low_io: bool
 ) -> Planned:
-    if feeds is None:
-        return make_plan(model, low, policy, Calibration(), keep, low_io=low_io)
     calibration = calibrate(model, feeds, where, feeds.name)
 
     def replan(suspects: Suspects) -> Planned:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.shapes import known_size
 from mpdeploy.graph.traits import Kind, is_standard, kind_of
+from mpdeploy.numerics.handover import MeasuredRanges
 from mpdeploy.numerics.statistics import TensorStats, stats_of
 from mpdeploy.plan.groups import is_float
 from mpdeploy.plan.reductions import reduced_axes
@@ -54,12 +55,25 @@ class InnerStats:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Statistics by value name, inner statistics by node name, and where they come from."""
+    """Statistics by value name, inner statistics by node name, and where they come from.
+
+    ``trained``: they were measured in training, so only some values have any, and of these only the bounds are known.
+    """
 
     values: dict[str, TensorStats] = field(default_factory=dict)
     inner: dict[str, InnerStats] = field(default_factory=dict)
     data: str = ""
     samples: int = 0
+    trained: bool = False
+
+
+def handed_over(ranges: MeasuredRanges) -> Calibration:
+    """Return what training measured (``ranges.json``) in the form that planning reads.
+
+    How small the numbers were is not known: ``smallest`` is 0, the worst case.
+    """
+    values = {name: TensorStats(low, high, 0.0, 1) for name, (low, high) in ranges.bounds.items()}
+    return Calibration(values=values, data=f"training of {ranges.recipe}", trained=True)
 
 
 def calibrate(model: ir.Model, feeds: Iterable[Feed], where: str, data: str) -> Calibration:

@@ -111,7 +111,7 @@ def make_plan(
         opset=opset_of(model, ""),
         decisions=tuple(decisions),
         weights=ledger(evidence, chosen),
-        data=DataSource(calibration.data, calibration.samples) if calibration.samples else None,
+        data=DataSource(calibration.data, calibration.samples) if calibration.data else None,
         low_io=low_io,
         keep=(*keep.nodes, *keep.operators),
         notes=tuple(notes),

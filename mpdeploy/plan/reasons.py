@@ -15,6 +15,7 @@ class Code(Enum):
     CONSTANT_RANGE = "MP103"
     INNER_RANGE = "MP104"
     ATTRIBUTE = "MP105"
+    RANGE_TRAINED = "MP106"
     CONSTANT_LOSS = "MP111"
     VANISHING = "MP112"
     RECIPROCAL = "MP113"
@@ -45,6 +46,7 @@ _TITLES = {
     Code.HARMLESS: "nothing speaks against low precision",
     Code.MASK: "masked scores, saturated before the softmax",
     Code.RANGE_MEASURED: "range: measured on data",
+    Code.RANGE_TRAINED: "range: measured in training",
     Code.RANGE_BOUND: "range: by its bounds",
     Code.CONSTANT_RANGE: "range: a stored number",
     Code.INNER_RANGE: "range: inside the operator",

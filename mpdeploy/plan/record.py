@@ -35,7 +35,7 @@ class WeightLoss:
 
 @dataclass(frozen=True)
 class DataSource:
-    """The data behind measured ranges."""
+    """The data behind measured ranges; ``samples`` is 0 where they come from training."""
 
     name: str
     samples: int

@@ -37,6 +37,9 @@ def range_of_value(evidence: Evidence, value: ir.Value) -> Reason | None:
     stats = evidence.stats_of(value)
     if stats is not None:
         margin = evidence.policy.margin
+        if evidence.calibration.trained:
+            text = f"|x| reaches {stats.absmax:.3g}, {holds} (margin {margin:g})"
+            return Reason(Code.RANGE_TRAINED, text)
         text = f"|x| reaches {stats.absmax:.3g} in sample {stats.worst_sample}, {holds} (margin {margin:g})"
         return Reason(Code.RANGE_MEASURED, text)
     if _counts(bounds):
