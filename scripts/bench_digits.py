@@ -48,7 +48,7 @@ def road(seed: int, folder: Path) -> pipeline.ExportResult:
     training.finish()
     engines = ((Format.FP16, "rtx"),) if find_spec("tensorrt_rtx") and seed == 0 else ()
     wishes = pipeline.Wishes((Format.BF16, Format.FP16), engines=engines)
-    return pipeline.export(folder / CHECKPOINT, folder, wishes, recipe=RECIPE)
+    return pipeline.export(folder / CHECKPOINT, folder, wishes, given=pipeline.Given(recipe=str(RECIPE)))
 
 
 def show(results: list[pipeline.ExportResult]) -> None:

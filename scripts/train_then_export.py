@@ -34,7 +34,13 @@ def main(recipe: Path, output: Path, precision: str, seed: int) -> None:
         wishes = pipeline.Wishes((Format.BF16, Format.FP16), engines=engines)
         command = f"{Path(sys.argv[0]).name} {recipe} -o {output} --precision {precision} --seed {seed}"
         result = pipeline.export(
-            checkpoint, output, wishes, recipe=recipe, stage=told, watch=watched, commands=(command,)
+            checkpoint,
+            output,
+            wishes,
+            given=pipeline.Given(recipe=str(recipe)),
+            stage=told,
+            watch=watched,
+            commands=(command,),
         )
     except MpdeployError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.cli.outcome import OUTPUT_OPTIONS, Outcome, result_options
 from mpdeploy.cli.progress import note, track
 
 if TYPE_CHECKING:
@@ -17,9 +18,14 @@ if TYPE_CHECKING:
     from mpdeploy.runtime.feeds import Feeds
 
 
-@click.command("export")
-@click.argument("checkpoint", metavar="MODEL.pt", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write to  [export/ beside MODEL.pt].")
+@click.command(
+    "export",
+    epilog="MODEL may be a checkpoint of 'mpdeploy train'; a state dict (.pt .pth .safetensors) with --model; a "
+    "TorchScript archive; a torch.export program (.pt2); a Hugging Face folder; an ONNX file; with --trust a pickled "
+    "module.",
+)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write to  [export/ beside MODEL].")
 @click.option(
     "--precision",
     "precisions",
@@ -36,21 +42,36 @@ if TYPE_CHECKING:
     show_default=True,
     help="Build an engine.",
 )
-@click.option("--recipe", type=click.Path(path_type=Path), help="The recipe, if it does not lie in ./models/.")
+@click.option("--recipe", help="A checkpoint's recipe, if it does not lie in ./models/.")
+@click.option("--model", "factory", metavar="FILE.py:FUNCTION", help="What builds the model of a state dict.")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME:SHAPE[:DTYPE]",
+    help="As in image:batch,3,224,224 or ids:batch,length=128:int64; once for each input, in order.",
+)
+@click.option("--weights", metavar="NAME", help="ema, model, or an entry, where a file holds several.")
+@click.option("--trust", is_flag=True, help="Let a pickle run code: only for files you made yourself.")
 @result_options
 def command(
-    checkpoint: Path,
+    model: Path,
     output: Path | None,
     precisions: tuple[str, ...],
     data: str | None,
     budget: str | None,
     engine: str,
-    recipe: Path | None,
+    recipe: str | None,
+    factory: str | None,
+    inputs: tuple[str, ...],
+    weights: str | None,
+    trust: bool,
 ) -> Outcome:
-    """Take MODEL.pt, a checkpoint of `mpdeploy train`, the whole road.
+    """Take MODEL the whole road, whatever form it has.
 
-    Writes model.onnx (FP32), the converted models with their plans, the engine if asked for, report.html and
-    report.json.  Exit code 1 if a model's drift is over budget; everything is kept for looking.
+    Writes model.onnx (FP32, held against torch), the converted models with their plans, the engine if asked for,
+    report.html, report.json and manifest.json.  Exit code 1 if a model's drift is over budget; everything is kept
+    for looking.
     """
     from mpdeploy import pipeline
     from mpdeploy.numerics.formats import Format
@@ -63,16 +84,35 @@ def command(
         budget=parse_budget(budget) if budget is not None else None,
         engines=() if engine == "none" else tuple((f, engine) for f in formats),
     )
-    folder = output or checkpoint.parent / "export"
-    words = ["mpdeploy", "export", str(checkpoint), *(["-o", str(output)] if output else [])]
-    words += [w for p in precisions for w in ("--precision", p)]
-    for flag, value in (("--data", data), ("--budget", budget), ("--recipe", recipe)):
-        words += [flag, str(value)] if value is not None else []
-    words += ["--engine", engine] if engine != "none" else []
     result = pipeline.export(
-        checkpoint, folder, wishes, recipe=recipe, stage=told, watch=watched, commands=(shlex.join(words),)
+        model,
+        output or model.parent / "export",
+        wishes,
+        given=pipeline.Given(recipe, factory, inputs, weights, trust),
+        stage=told,
+        watch=watched,
+        commands=(_spelled(),),
     )
     return Outcome(result, lambda: show(result), exit_code=0 if result.passed else 1)
+
+
+def _spelled() -> str:
+    """The command as a person would type it again: without what only shapes its output."""
+    context = click.get_current_context()
+    words = ["mpdeploy", "export"]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        value = context.params.get(name)
+        asked = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if not asked or value is None or name in OUTPUT_OPTIONS:
+            continue
+        if isinstance(parameter, click.Argument):
+            words.append(str(value))
+        elif value is True:
+            words.append(parameter.opts[-1])
+        else:
+            words += [w for v in (value if isinstance(value, tuple) else (value,)) for w in (parameter.opts[0], str(v))]
+    return shlex.join(words)
 
 
 @contextlib.contextmanager
@@ -100,6 +140,8 @@ def show(result: "ExportResult") -> None:
     for model in result.models:
         if model.engine is not None:
             console.print(f"engine  {model.engine_path}, {model.engine.engine.bytes / 1e3:,.0f} kB", soft_wrap=True)
+    for line in result.notes:
+        console.print(f"note    {line}", soft_wrap=True)
     console.print(f"report  {result.report_html}", soft_wrap=True)
     failed = [m for m in result.models if not m.drift.verdict.passed]
     if failed:

@@ -17,6 +17,7 @@ import click
 from mpdeploy import records
 from mpdeploy.errors import MpdeployError
 
+OUTPUT_OPTIONS = frozenset({"as_json", "quiet", "debug"})  # what ``result_options`` adds, by parameter name
 INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 P = ParamSpec("P")

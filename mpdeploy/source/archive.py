@@ -1,0 +1,86 @@
+"""A zip archive from a stranger, judged by its directory alone, before anything in it is read."""
+
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from mpdeploy.errors import UsageError
+
+MAX_RATIO = 200  # deflate reaches 1000; weights that people compress stay below 20
+MAX_ENTRIES = 1 << 20
+_LOCAL_HEADER = 30  # bytes before an entry's name
+_CHUNK = 1 << 20
+_ENCRYPTED = 1
+
+
+def is_archive(path: Path) -> bool:
+    """Tell whether a file begins as a zip archive does."""
+    with path.open("rb") as stream:
+        return stream.read(4) == b"PK\x03\x04"
+
+
+def check_archive(path: Path) -> tuple[str, ...]:
+    """Return the names in an archive that is sound.
+
+    Raises ``UsageError`` if it is damaged, or if a name is absolute, leaves the archive, is a link or stands twice;
+    if entries overlap, are encrypted, or would grow far beyond the archive's own size.
+    """
+    where = str(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            for reason in _faults(entries, path.stat().st_size):
+                raise UsageError(f"the archive is not to be trusted: {reason}", where=where, remedy="do not load it")
+            for entry in entries:
+                if entry.compress_type != zipfile.ZIP_STORED:
+                    _measure(archive, entry, where)
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, zlib.error) as error:
+        raise UsageError("the archive is damaged", where=where, remedy="save or download it again") from error
+    return tuple(entry.filename for entry in entries)
+
+
+def _faults(entries: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
+    if len(entries) > MAX_ENTRIES:
+        yield f"it has {len(entries)} entries"
+    names = [entry.filename for entry in entries]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        yield f"{twice!r} stands in it twice"
+    for entry in entries:
+        name = entry.filename
+        inside = PurePosixPath(name)
+        if inside.is_absolute() or ".." in inside.parts or "\\" in name or ":" in name.split("/")[0]:
+            yield f"{name!r} points outside"
+        if stat.S_ISLNK(entry.external_attr >> 16):
+            yield f"{name!r} is a link"
+        if entry.flag_bits & _ENCRYPTED:
+            yield f"{name!r} is encrypted"
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            yield f"{name!r} is compressed in an unusual way"
+        if entry.compress_type == zipfile.ZIP_STORED and entry.compress_size != entry.file_size:
+            yield f"{name!r} declares {entry.file_size} bytes and has {entry.compress_size}"
+        if entry.file_size > MAX_RATIO * max(entry.compress_size, 64):
+            yield f"{name!r} would grow from {entry.compress_size} to {entry.file_size} bytes"
+    end = 0
+    for entry in sorted(entries, key=lambda e: e.header_offset):
+        if entry.header_offset < end:
+            yield f"{entry.filename!r} overlaps another entry"
+        end = entry.header_offset + _LOCAL_HEADER + entry.compress_size
+    if end > size:
+        yield "its entries reach past its end"
+
+
+def _measure(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, where: str) -> None:
+    """Unpack an entry into nothing: is it what it declares?"""
+    left = entry.file_size
+    with archive.open(entry) as stream:
+        while chunk := stream.read(_CHUNK):
+            left -= len(chunk)
+    if left:
+        raise UsageError(
+            f"the archive is not to be trusted: {entry.filename!r} is not the {entry.file_size} bytes that it declares",
+            where=where,
+            remedy="do not load it",
+        )

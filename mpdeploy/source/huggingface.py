@@ -1,0 +1,144 @@
+"""A Hugging Face folder: a config that names a class of transformers, and safetensors beside it."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mpdeploy.errors import DependencyError, ModelError, UsageError
+from mpdeploy.files import readable_file
+from mpdeploy.source.inputs import Inputs, invented_array
+from mpdeploy.source.silence import silence
+from mpdeploy.source.tensors import read_safetensors
+from mpdeploy.train.specs import TensorSpec
+
+_INDEX = "model.safetensors.index.json"
+_BATCH, _LENGTH = 2, 16
+_MASKS = ("attention_mask", "token_type_ids")
+
+
+def load_huggingface(folder: Path) -> nn.Module:
+    """Return the model of a folder: an architecture of the installed transformers with the folder's weights, in FP32.
+
+    Only files in the folder are read, never the network, and no code in it runs.  Raises ``DependencyError``
+    without transformers, ``ModelError`` if the folder wants code of its own or quantised weights, ``UsageError`` if
+    its weights are missing, damaged or do not fit.
+    """
+    where = str(folder)
+    config = _config(folder)
+    for file in _weight_files(folder):
+        read_safetensors(file)  # its header must be sound before another reader sees it
+    names = config.get("architectures") or []
+    name = names[0] if isinstance(names, list) and names else ""
+    transformers = _transformers()
+    kind = getattr(transformers, str(name), None)
+    if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
+        raise ModelError(
+            f"the config names the architecture {name!r}, which transformers {transformers.__version__} does not have",
+            where=where,
+            remedy="update transformers, or export a state dict with --model FILE.py:FUNCTION",
+        )
+    try:
+        with silence():
+            model, report = kind.from_pretrained(  # type: ignore[attr-defined]
+                str(folder.resolve()),
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                attn_implementation="eager",
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
+        raise UsageError(
+            f"transformers cannot load the folder: {' '.join(str(error).split())[:300]}",
+            where=where,
+            remedy="save it again with model.save_pretrained(FOLDER)",
+        ) from error
+    lacking = sorted(report["missing_keys"])
+    if lacking:
+        raise UsageError(
+            f"the folder lacks {len(lacking)} weights of {name}: {', '.join(lacking[:3])}",
+            where=where,
+            remedy="the config names another architecture than the weights are of",
+        )
+    model.config.use_cache = False
+    return model  # type: ignore[no-any-return]
+
+
+def usual_inputs(model: Any) -> Inputs | None:
+    """Return the inputs that the model's own dummy inputs suggest, None if it has none; examples are random."""
+    dummy = getattr(model, "dummy_inputs", None)
+    config = model.config
+    if getattr(model, "main_input_name", "") == "pixel_values":
+        size = getattr(config, "image_size", 224)
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        image = ("batch", int(getattr(config, "num_channels", 3)), int(height), int(width))
+        specs: tuple[TensorSpec, ...] = (TensorSpec("pixel_values", "float32", image),)
+    elif isinstance(dummy, dict) and "input_ids" in dummy and not getattr(config, "is_encoder_decoder", False):
+        takes = inspect.signature(model.forward).parameters
+        names = ["input_ids", *(name for name in _MASKS if name in takes)]
+        specs = tuple(TensorSpec(name, "int64", ("batch", "length")) for name in names)
+    else:
+        return None
+    examples = {}
+    for seed, spec in enumerate(specs):
+        sizes = {"batch": _BATCH, "length": _LENGTH}
+        shape = tuple(sizes.get(str(axis), axis) for axis in spec.shape)
+        array = invented_array(TensorSpec(spec.name, spec.dtype, shape), seed)
+        examples[spec.name] = torch.from_numpy(array if spec.name != "attention_mask" else array * 0 + 1)
+    return Inputs(specs, examples, made_up=True)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = readable_file(folder / "config.json", "config")
+    try:
+        config = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UsageError("the config is not JSON", where=str(path)) from error
+    if not isinstance(config, dict):
+        raise UsageError("the config is no table", where=str(path))
+    for key, what in (("auto_map", "code of its own"), ("quantization_config", "quantised weights")):
+        if config.get(key):
+            raise ModelError(
+                f"the config asks for {what} (`{key}`)",
+                where=str(path),
+                remedy="export the FP32 model; for code of your own use a state dict and --model FILE.py:FUNCTION",
+            )
+    return config
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / _INDEX
+    if not index.is_file():
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise UsageError(
+                "the folder holds no .safetensors file",
+                where=str(folder),
+                remedy="pickled weights are not read; save with model.save_pretrained(FOLDER)",
+            )
+        return files
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError("the index of the weights is damaged", where=str(index)) from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise UsageError(
+                f"the index points outside the folder: {name!r}", where=str(index), remedy="do not load it"
+            )
+    return [folder / name for name in names]
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise DependencyError(
+            "a Hugging Face folder needs transformers", remedy="pip install 'mpdeploy[hf]'"
+        ) from error
+    return transformers

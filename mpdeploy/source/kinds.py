@@ -1,0 +1,76 @@
+"""What a file or folder from outside is, by what it holds."""
+
+from enum import Enum
+from pathlib import Path
+
+from mpdeploy.errors import UsageError
+from mpdeploy.files import readable_file
+from mpdeploy.source.archive import check_archive, is_archive
+
+
+class Kind(Enum):
+    """The forms that a model comes in."""
+
+    ONNX = "an ONNX model"
+    TORCH = "a torch file"
+    SAFETENSORS = "a safetensors file"
+    TORCHSCRIPT = "a TorchScript archive"
+    PROGRAM = "a torch.export program"
+    HUGGING_FACE = "a Hugging Face folder"
+    SHARDS = "a sharded training state"
+
+
+_SUFFIXES = {
+    ".onnx": Kind.ONNX,
+    ".safetensors": Kind.SAFETENSORS,
+    ".pt": Kind.TORCH,
+    ".pth": Kind.TORCH,
+    ".ckpt": Kind.TORCH,
+    ".bin": Kind.TORCH,
+    ".pkl": Kind.TORCH,
+    ".pt2": Kind.PROGRAM,
+    ".ts": Kind.TORCHSCRIPT,
+}
+
+
+def kind_of(path: Path) -> Kind:
+    """Return what lies at ``path``.
+
+    Archives are told apart by what they hold, other files by their first bytes, then by their suffix.  Raises
+    ``UsageError`` if there is nothing, or nothing that can be a model.
+    """
+    if path.is_dir():
+        if (path / "config.json").is_file():
+            return Kind.HUGGING_FACE
+        return Kind.SHARDS  # what reads them says so if it is none
+    readable_file(path, "model")
+    if is_archive(path):
+        return _kind_of_archive(path)
+    with path.open("rb") as stream:
+        first = stream.read(9)
+    if first[8:9] == b"{" and path.suffix != ".onnx":
+        return Kind.SAFETENSORS
+    kind = Kind.TORCH if first[:1] == b"\x80" else _SUFFIXES.get(path.suffix.lower())
+    if kind in (None, Kind.PROGRAM, Kind.TORCHSCRIPT):
+        raise UsageError(
+            "not a model in any form that is known" if kind is None else f"not {kind.value}, or a truncated one",
+            where=str(path),
+            remedy="give a checkpoint, state dict, TorchScript archive, .pt2, ONNX file, or Hugging Face folder",
+        )
+    return kind
+
+
+def _kind_of_archive(path: Path) -> Kind:
+    names = check_archive(path)
+    inside = {name.partition("/")[2] for name in names}
+    if "archive_format" in inside or "serialized_exported_program.json" in {*names, *inside}:
+        return Kind.PROGRAM
+    if "constants.pkl" in inside and any(name.startswith("code/") for name in inside):
+        return Kind.TORCHSCRIPT
+    if "data.pkl" in inside:
+        return Kind.TORCH
+    raise UsageError(
+        "the archive holds no model",
+        where=str(path),
+        remedy="give what torch.save, torch.jit.save or torch.export.save wrote",
+    )

@@ -1,0 +1,66 @@
+"""What a pickle would import, read from its instructions; nothing is executed."""
+
+import pickletools
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from mpdeploy.source.archive import is_archive
+
+_STRINGS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "UNICODE", "BINUNICODE8", "SHORT_BINSTRING", "BINSTRING"})
+_LEGACY_PICKLES = 8  # torch's old format: magic, protocol, system, object, keys; some to spare
+
+
+def wanted_globals(path: Path) -> tuple[str, ...]:
+    """Return the Python objects that the pickles in a torch file or a bare pickle ask for, sorted by name.
+
+    Only what torch itself would not load as plain weights counts.
+    """
+    found: set[str] = set()
+    if is_archive(path):
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if name.endswith(".pkl"):
+                    with archive.open(name) as stream:
+                        found.update(_globals(stream))
+    else:
+        with path.open("rb") as stream:
+            for _ in range(_LEGACY_PICKLES):
+                before = stream.tell()
+                found.update(_globals(stream))
+                if stream.tell() == before:
+                    break
+    return tuple(sorted(found - _harmless()))
+
+
+def globals_of(stream: IO[bytes]) -> tuple[str, ...]:
+    """Return what the one pickle in a stream asks for beyond plain weights, sorted by name."""
+    return tuple(sorted(set(_globals(stream)) - _harmless()))
+
+
+def _globals(stream: IO[bytes]) -> Iterator[str]:
+    strings: list[str] = []
+    memo: list[str | None] = []
+    try:
+        for opcode, argument, _ in pickletools.genops(stream):
+            if opcode.name in ("GLOBAL", "INST"):
+                yield ".".join(str(argument).split(" ", 1))
+            elif opcode.name in _STRINGS:
+                strings.append(str(argument))
+            elif opcode.name == "MEMOIZE":
+                memo.append(strings[-1] if strings else None)
+            elif opcode.name in ("BINGET", "LONG_BINGET") and isinstance(argument, int) and argument < len(memo):
+                remembered = memo[argument]
+                if remembered is not None:
+                    strings.append(remembered)
+            elif opcode.name == "STACK_GLOBAL" and len(strings) > 1:
+                yield ".".join(strings[-2:])
+    except (ValueError, IndexError, EOFError, UnicodeDecodeError, OverflowError):
+        return  # what is no pickle asks for nothing more
+
+
+def _harmless() -> frozenset[str]:
+    from torch._weights_only_unpickler import _get_allowed_globals
+
+    return frozenset(_get_allowed_globals())

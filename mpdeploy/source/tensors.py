@@ -1,0 +1,169 @@
+"""Tensors and plain data out of a torch file or a safetensors file; nothing in either is executed."""
+
+import json
+import mmap
+import pickle
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpdeploy.errors import ModelError, UsageError
+from mpdeploy.files import readable_file
+from mpdeploy.source.archive import check_archive, is_archive
+from mpdeploy.source.pickles import wanted_globals
+
+_MAX_HEADER = 100_000_000  # bytes; the format's own limit
+_MAP_FROM = 1 << 28  # bytes; larger torch files are mapped, not read
+_SMALL = 1 << 20
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+
+
+def read_torch(path: Path, *, trust: bool = False) -> object:
+    """Return what ``torch.save`` wrote.
+
+    Without ``trust`` only tensors and plain data are loaded: raises ``ModelError`` that names the Python objects
+    which the file wants otherwise.  Raises ``UsageError`` if it is damaged, or a tensor claims more memory than the
+    file holds.
+    """
+    readable_file(path, "model")
+    zipped = is_archive(path)
+    if zipped:
+        check_archive(path)
+    size = path.stat().st_size
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of foreign kinds of file; they are refused below
+            content: object = torch.load(
+                path, map_location="cpu", weights_only=not trust, mmap=True if zipped and size >= _MAP_FROM else None
+            )
+    except pickle.UnpicklingError as error:
+        raise _refused(path) from error
+    except (RuntimeError, EOFError, ValueError, KeyError, OSError, MemoryError, TypeError, AttributeError) as error:
+        if trust:
+            raise UsageError(
+                f"the file cannot be loaded: {type(error).__name__}: {error}",
+                where=str(path),
+                remedy="install what it was saved with, or save its state_dict() alone",
+            ) from error
+        raise _refused(path) from error
+    except ImportError as error:
+        raise UsageError(
+            f"the file needs Python code that is not here: {error}",
+            where=str(path),
+            remedy="install it, or save the model's state_dict() alone",
+        ) from error
+    if not trust:
+        for tensor in _tensors(content):
+            _require_backed(tensor, size, path)
+    return content
+
+
+def _refused(path: Path) -> UsageError | ModelError:
+    wanted = wanted_globals(path)
+    if not wanted:
+        return UsageError("the file is damaged or no torch file", where=str(path), remedy="save or download it again")
+    shown = ", ".join(wanted[:5]) + (f" and {len(wanted) - 5} more" if len(wanted) > 5 else "")
+    return ModelError(
+        f"the file asks for Python objects that could run code: {shown}",
+        where=str(path),
+        remedy="save its state_dict() alone; or, if you know who made it, load it with --trust",
+    )
+
+
+def _require_backed(tensor: torch.Tensor, size: int, path: Path) -> None:
+    if tensor.layout is not torch.strided:
+        raise UsageError(f"a tensor has the layout {tensor.layout}", where=str(path), remedy="store it dense")
+    claimed = tensor.numel() * tensor.element_size()
+    if claimed > max(size, _SMALL):
+        raise UsageError(
+            f"a tensor of shape {list(tensor.shape)} claims {claimed} bytes, the whole file has {size}",
+            where=str(path),
+            remedy="do not trust this file",
+        )
+
+
+def _tensors(content: object) -> Iterator[torch.Tensor]:
+    if isinstance(content, torch.Tensor):
+        yield content
+    elif isinstance(content, dict):
+        for value in content.values():
+            yield from _tensors(value)
+    elif isinstance(content, (list, tuple)):
+        for value in content:
+            yield from _tensors(value)
+
+
+def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors file by name, mapped from the file.
+
+    Raises ``UsageError`` if the header is too long, or says anything that the file does not hold.
+    """
+    readable_file(path, "weights file")
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 10 or not 2 <= length <= min(_MAX_HEADER, size - 8):
+            raise _no_safetensors(path, f"its header would have {length} bytes, the file has {size}")
+        try:
+            header = json.loads(stream.read(length))
+        except (ValueError, RecursionError) as error:
+            raise _no_safetensors(path, "its header is not JSON") from error
+        if not isinstance(header, dict):
+            raise _no_safetensors(path, "its header is no table")
+        header.pop("__metadata__", None)
+        start = 8 + length
+        places = {name: _place(name, entry, size - start, path) for name, entry in header.items()}
+        _require_apart(places, path)
+        if not any(end > begin for _, _, begin, end in places.values()):
+            return {name: torch.empty(shape, dtype=dtype) for name, (dtype, shape, _, _) in places.items()}
+        memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+    return {name: _view(memory, start, *place) for name, place in places.items()}
+
+
+Place = tuple[torch.dtype, tuple[int, ...], int, int]
+
+
+def _place(name: str, entry: Any, available: int, path: Path) -> Place:
+    try:
+        dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
+        begin, end = entry["data_offsets"]
+        counts = [*shape, begin, end]
+        sound = all(type(n) is int and n >= 0 for n in counts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _no_safetensors(path, f"its entry {name!r} is not one of a tensor") from error
+    wanted = torch.empty(0, dtype=dtype).element_size()
+    if sound:
+        for axis in shape:
+            wanted *= axis
+    if not sound or not begin <= end <= available or end - begin != wanted:
+        raise _no_safetensors(path, f"{name!r} of shape {list(shape)} does not lie where the header says")
+    return dtype, shape, begin, end
+
+
+def _require_apart(places: dict[str, Place], path: Path) -> None:
+    last = 0
+    for name, (_, _, begin, end) in sorted(places.items(), key=lambda item: item[1][2:]):
+        if begin < last:
+            raise _no_safetensors(path, f"{name!r} overlaps another tensor")
+        last = end
+
+
+def _view(memory: mmap.mmap, start: int, dtype: torch.dtype, shape: tuple[int, ...], begin: int, end: int) -> Any:
+    if begin == end:
+        return torch.empty(shape, dtype=dtype)
+    if (start + begin) % torch.empty(0, dtype=dtype).element_size():  # not aligned: torch cannot view it
+        return torch.frombuffer(bytearray(memory[start + begin : start + end]), dtype=dtype).reshape(shape)
+    count = (end - begin) // torch.empty(0, dtype=dtype).element_size()
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=start + begin).reshape(shape)
+
+
+def _no_safetensors(path: Path, reason: str) -> UsageError:
+    return UsageError(f"not a sound safetensors file: {reason}", where=str(path), remedy="save or download it again")

@@ -1,0 +1,98 @@
+"""TorchScript archives: their code is read as text before torch may run any of it."""
+
+import ast
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpdeploy.errors import ModelError, UsageError
+from mpdeploy.source.archive import check_archive
+from mpdeploy.source.operators import forbidden_operator
+from mpdeploy.source.pickles import globals_of
+from mpdeploy.source.silence import silence
+
+_OWN = "__torch__."  # classes that the archive defines itself, in TorchScript
+
+
+def load_torchscript(path: Path) -> Any:
+    """Return the ScriptModule in an archive, on the CPU, in FP32, in eval mode.
+
+    TorchScript is a small language whose only way out are torch's operators: an archive that names one which
+    reads or writes files, talks to other processes or calls Python is refused before it is loaded, as is a pickle
+    in it that asks for Python objects.  Raises ``ModelError`` then, ``UsageError`` if the archive is damaged.
+    """
+    names = check_archive(path)
+    with zipfile.ZipFile(path) as archive:
+        for name in names:
+            if name.endswith(".pkl"):
+                with archive.open(name) as stream:
+                    _refuse(path, (f"the Python object {g}" for g in globals_of(stream) if not _is_script(g)))
+            elif name.endswith(".py"):
+                _refuse(path, _forbidden(archive.read(name), name, path))
+    try:
+        with silence():  # torch calls TorchScript deprecated; it is what people have
+            module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+            return _in_eval_mode(module).float()
+    except (RuntimeError, ValueError, OSError) as error:
+        raise UsageError(
+            f"torch cannot load the TorchScript archive: {_first_line(error)}",
+            where=str(path),
+            remedy="save it again with this version of torch",
+        ) from error
+
+
+def _in_eval_mode(module: Any) -> Any:
+    try:
+        return module.eval()
+    except RuntimeError:  # a frozen module is in eval mode for good
+        return module
+
+
+def _is_script(name: str) -> bool:
+    """What TorchScript's own pickles refer to: classes of the archive, and builders of tensors and typed lists."""
+    return (name.startswith(_OWN) and not name.startswith(f"{_OWN}torch.classes")) or name.startswith(
+        ("torch.jit._pickle.", "torch._utils._rebuild_", "collections.OrderedDict")
+    )
+
+
+def _forbidden(source: bytes, name: str, path: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"{name} in the archive is not TorchScript", where=str(path)) from error
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield f"an import in {name}"
+        elif isinstance(node, ast.Attribute):
+            reason = forbidden_operator(_dotted(node))
+            if reason:
+                yield reason
+        elif isinstance(node, ast.Name) and forbidden_operator(node.id):
+            yield f"{node.id}"
+
+
+def _dotted(node: ast.Attribute) -> str:
+    parts = [node.attr]
+    value = node.value
+    while isinstance(value, ast.Attribute):
+        parts.append(value.attr)
+        value = value.value
+    if isinstance(value, ast.Name):
+        parts.append(value.id)
+    return ".".join(reversed(parts))
+
+
+def _refuse(path: Path, reasons: Iterator[str]) -> None:
+    for reason in reasons:
+        raise ModelError(
+            f"the TorchScript archive asks for {reason}, which could reach outside the model",
+            where=str(path),
+            remedy="do not load it; ask who made it for a state_dict",
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
