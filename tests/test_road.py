@@ -15,6 +15,7 @@ from mpdeploy import records
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.report.record import Report
 
+torch.set_num_threads(1)  # tests share the processor
 RECIPE = Path(__file__).parents[1] / "models" / "digits_cnn.py"
 KINDS = {"fp16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16}
 
