@@ -61,9 +61,7 @@ def test_imports_go_down_only():
             if first == "mpdeploy" and rest and rest.split(".")[0] not in MAY_IMPORT[room]:
                 breaches.append(f"{path.relative_to(PACKAGE)} imports {name}")
             if first in HOMES and room not in HOMES[first]:
-                breaches.append(
-                    f"{path.relative_to(PACKAGE)} imports {name}, at home in {sorted(HOMES[first])}"
-                )
+                breaches.append(f"{path.relative_to(PACKAGE)} imports {name}, at home in {sorted(HOMES[first])}")
     assert breaches == []
 
 
