@@ -17,7 +17,7 @@ class Nodes:
     def __init__(self, graph: ir.Graph, before: ir.Node | None, names: Iterator[str] | None = None) -> None:
         self._graph, self._before = graph, before
         prefix = (before.outputs[0].name or "") if before is not None else ""
-        self._names = names or (f"{prefix}__{number}" for number in itertools.count(1))
+        self._names = names or (f"{prefix}__emulated_{number}" for number in itertools.count(1))
 
     def inside(self, graph: ir.Graph) -> "Nodes":
         """Return the same for an empty graph, such as a body, with names that stay apart."""
@@ -49,6 +49,10 @@ class Nodes:
     def number(self, value: float) -> ir.Value:
         """Add a float32 constant."""
         return self.op("Constant", value=ir.AttrTensor("value", ir.Tensor(np.asarray(value, np.float32))))
+
+    def double(self, value: float) -> ir.Value:
+        """Add a float64 constant."""
+        return self.op("Constant", value=ir.AttrTensor("value", ir.Tensor(np.asarray(value, np.float64))))
 
     def scaled(self, value: ir.Value, factor: float) -> ir.Value:
         """Multiply by a factor, unless it is 1."""

@@ -16,8 +16,12 @@ import onnx_ir as ir
 
 from mpdeploy.graph.scope import all_graphs, all_nodes
 from mpdeploy.graph.types import element_type, infer
+from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime.doubles import rounded_double
+from mpdeploy.runtime.nodes import Nodes
 
-_LOW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_FORMATS = {ir.DataType.FLOAT16: Format.FP16, ir.DataType.BFLOAT16: Format.BF16}
+_LOW = frozenset(_FORMATS)
 _FLOATING = _LOW | {ir.DataType.FLOAT, ir.DataType.DOUBLE}
 _LOW_CODES = frozenset(int(d) for d in _LOW)
 
@@ -143,6 +147,8 @@ def _split_cast(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
     name = value.name or ""
     source = node.inputs[0]
     assert source is not None  # noqa: S101 - the operator's schema demands it
+    if element_type(source) is ir.DataType.DOUBLE:
+        source = rounded_double(source, _FORMATS[dtype], Nodes(graph, node))
     narrow = _cast(source, dtype, f"{name}__low")
     widen = _cast(narrow.outputs[0], ir.DataType.FLOAT, name)
     _take_over(value, widen.outputs[0], spare=())

@@ -384,6 +384,30 @@ def test_casts_from_other_types_round(load, operator, kind):
     np.testing.assert_array_equal(emulate(model, {"x": x})["y"], [1, 2048, -np.inf, 4100])
 
 
+@formats
+def test_doubles_are_rounded_once(load, low):
+    """By way of float32, a number just above the middle between two would land on it, and then go wrong."""
+    code, dtype = LOW[low]
+    model = load(
+        [node("Cast", ["x"], ["h"], to=code), node("Cast", ["h"], ["y"], to=TensorProto.FLOAT)],
+        {"x": ("fp64", ["N"])},
+        {"y": ("fp32", ["N"])},
+    )
+    with np.errstate(invalid="ignore"):
+        numbers = np.arange(65536, dtype=np.uint16).view(dtype).astype(np.float64)
+    numbers = np.sort(numbers[np.isfinite(numbers)])
+    middles = (numbers[1:] + numbers[:-1]) / 2
+    upper, lower = np.float64(numbers[1:]), np.float64(numbers[:-1])
+    even = np.where(upper.astype(np.float32).astype(dtype).view(np.uint16) % 2 == 0, upper, lower)
+    nudge = np.maximum(np.abs(middles) * 1e-13, 1e-60)
+    cases = [(numbers, numbers), (middles, even), (middles + nudge, upper), (middles - nudge, lower)]
+    for x, want in cases:
+        np.testing.assert_array_equal(emulate(model, {"x": x})["y"], want.astype(np.float32))
+    special = np.array([np.inf, -np.inf, 1e300, -1e308, 0.0])
+    np.testing.assert_array_equal(emulate(model, {"x": special})["y"], [np.inf, -np.inf, np.inf, -np.inf, 0])
+    assert np.isnan(emulate(model, {"x": np.array([np.nan])})["y"]).all()
+
+
 def test_dequantized_weights_round(load):
     scale = helper.make_tensor("s", TensorProto.FLOAT16, [], np.array(0.1, np.float16).tobytes(), raw=True)
     model = load(
