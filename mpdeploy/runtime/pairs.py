@@ -25,10 +25,10 @@ _Key = tuple[str, str, int, tuple[str, ...]]
 class Pair:
     """A value of the reference, by ``name``, and the candidate's, ``partner``; both are main-graph values.
 
-    ``node`` and ``op`` name the reference's node that computes the value, empty for an input of the model.  ``dtype``
-    is the candidate's element type by numpy's name.  ``sources`` are the partners of the values that the
-    candidate's node reads, ``readers`` the reference's nodes that read the value.  ``narrowed``: the partner is
-    the result of a Cast to a lower format, so the readers are only those behind it.
+    ``node`` and ``op`` name the reference's node that computes the value, empty for an input of the model.
+    ``dtype`` is the element type that the candidate computes it in, by numpy's name.  ``sources`` are the partners of
+    the values that the candidate's node reads, ``readers`` the reference's nodes that read the value.  ``narrowed``:
+    the partner is the result of a Cast to a lower format, so the readers are only those behind it.
     """
 
     name: str
@@ -140,7 +140,7 @@ def _pair(
         partner=value.name or "",
         node=node.name or "" if node is not None else "",
         op=node.op_type if node is not None else "",
-        dtype=dtype_name(element_type(value)),
+        dtype=dtype_name(element_type(value if narrowed else theirs.behind_casts(value))),
         sources=tuple(dict.fromkeys(_sources(value, theirs, name_of, narrowed))),
         readers=tuple(dict.fromkeys(_real(readers, ours))),
         narrowed=narrowed,

@@ -62,6 +62,17 @@ def test_values_pair_by_name_or_by_what_they_are(load, reference, rename):
     assert narrowed.readers == ("q", "k")
 
 
+def test_a_value_has_the_type_it_was_computed_in(load, reference):
+    """The Cast that gives an output its declared type changes nothing about that."""
+    nodes = [
+        node("Cast", ["x"], ["x_low"], to=HALF),
+        node("Exp", ["x_low"], ["y_low"]),
+        node("Cast", ["y_low"], ["y"], to=FLOAT),
+    ]
+    pairs, _ = pair_values(reference, load(nodes, *IO))
+    assert {p.partner: p.dtype for p in pairs} == {"x": "float32", "x_low": "float16", "y": "float16"}
+
+
 def test_behind_a_fused_part_names_pick_up_the_thread(load, reference):
     fused = load([node("Gemm", ["x", "wq"], ["z"]), node("Exp", ["z"], ["y"], name="other")], *IO, weights()[:1])
     pairs, unpaired = pair_values(reference, fused)
