@@ -3,7 +3,7 @@
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -28,6 +28,12 @@ _ELEMENT_TYPES = {
     **{name: ir.DataType[name.upper()] for name in ("int2", "uint2", "int4", "uint4", "int8", "uint8", "int16")},
     **{name: ir.DataType[name.upper()] for name in ("uint16", "int32", "uint32", "int64", "uint64")},
 }
+
+
+# Operators defined by a function whose body mixes its operands with float32 constants: by the schema they take half
+# precision, by their own definition they cannot.
+_FLOAT_BODIES = frozenset({"MeanVarianceNormalization"})
+_HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 @dataclass(frozen=True)
@@ -76,11 +82,14 @@ def signature(domain: str, op_type: str, opset: int) -> Signature | None:
     def slots(parameters: Any) -> tuple[Slot, ...]:
         return tuple(Slot(p.type_str, p.option == variadic, p.is_homogeneous) for p in parameters)
 
-    return _signature(
+    rules = _signature(
         slots(schema.inputs),
         slots(schema.outputs),
         {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints},
     )
+    if op_type in _FLOAT_BODIES:
+        return replace(rules, allowed={variable: types - _HALVES for variable, types in rules.allowed.items()})
+    return rules
 
 
 @functools.cache

@@ -43,7 +43,7 @@ CASES = [
     unary("Mish", opset=22),
     unary("Celu", "<alpha=2.0>", opset=12),
     unary("Hardmax", opset=13),
-    unary("MeanVarianceNormalization", "<axes=[1]>", opset=13, drawn=False),
+    unary("MeanVarianceNormalization", "<axes=[1]>", opset=13),
     unary("Dropout", "<ratio=0.5>", opset=9),
     unary("LogSoftmax", "<axis=0>", opset=11),
     unary("Softmax", opset=9),

@@ -169,7 +169,6 @@ CASES = [
         "MeanVarianceNormalization of large numbers",
         "float[1,2,16,16] x -> float[1,2,16,16] y\n y = MeanVarianceNormalization<axes=[0, 2, 3]>(x)",
         {"x": normal(1, 2, 16, 16, scale=500)},
-        drawn=False,
     ),
     Case(
         "LRN of large numbers",
