@@ -48,7 +48,7 @@ def scratch_path(target: Path) -> Iterator[Path]:
     Parent folders are made.  A full disk, a read-only or impossible folder becomes a ``UsageError`` that names
     ``target``.
     """
-    with _disk_faults(target):
+    with disk_faults(target):
         if target.is_dir():
             raise UsageError("the output is an existing folder", where=str(target), remedy="name a file in it")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def scratch_path(target: Path) -> Iterator[Path]:
 
 def publish(scratch: Path, target: Path) -> None:
     """Put a finished scratch file in the place of ``target``, after its bytes are on disk."""
-    with _disk_faults(target):
+    with disk_faults(target):
         with scratch.open("rb") as stream:
             os.fsync(stream.fileno())
         scratch.replace(target)
@@ -84,13 +84,13 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
     An existing ``target`` is replaced as a whole, and survives every failure.
     """
-    with _disk_faults(target):
+    with disk_faults(target):
         if target.is_file():
             raise UsageError("the output folder is an existing file", where=str(target), remedy="name another folder")
         target.parent.mkdir(parents=True, exist_ok=True)
     scratch = _hidden(target, "part")
     try:
-        with _disk_faults(target):
+        with disk_faults(target):
             scratch.mkdir()
             yield scratch
             if target.exists():
@@ -121,7 +121,8 @@ def _hidden(target: Path, suffix: str) -> Path:
 
 
 @contextlib.contextmanager
-def _disk_faults(target: Path) -> Iterator[None]:
+def disk_faults(target: Path) -> Iterator[None]:
+    """Turn a full disk, a read-only or impossible folder into a ``UsageError`` that names ``target``."""
     try:
         yield
     except OSError as error:

@@ -22,6 +22,7 @@ COMMANDS = {
     "inspect": "Explain a model, a plan, a report or an engine.",
     "run": "Run a model, an engine or a checkpoint over data.",
     "bench": "Time models side by side.",
+    "pipeline": "Train, export, convert, verify, build and bundle: only what is not done yet.",
     "bundle": "Pack a release that stands alone, or verify one.",
     "promote": "Make a release the current one.",
     "rollback": "Go back to the release before.",

@@ -133,10 +133,10 @@ def show(result: "ExportResult") -> None:
     """Print the table of formats, and the line that a person acts on."""
     from rich.console import Console
 
-    from mpdeploy.cli.tables import export_table
+    from mpdeploy.cli.tables import formats_table
 
     console = Console(highlight=False)
-    console.print(export_table(result))
+    console.print(formats_table(Path(result.reference), result.models))
     for model in result.models:
         if model.engine is not None:
             console.print(f"engine  {model.engine_path}, {model.engine.engine.bytes / 1e3:,.0f} kB", soft_wrap=True)

@@ -9,20 +9,20 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mpdeploy.numerics.drift import OutputDrift
-    from mpdeploy.pipeline import ExportResult
+    from mpdeploy.pipeline import Exported
 
 
-def export_table(result: "ExportResult") -> "Table":
+def formats_table(reference_path: Path, models: "tuple[Exported, ...]") -> "Table":
     """Return one row for each format: accuracy on labels, agreement with FP32, worst drift, file size, verdict."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("format", "accuracy", "top-1 as FP32", "worst drift", "file", "verdict"):
         table.add_column(title, no_wrap=True)
-    outputs = [_worst(m.drift.outputs) for m in result.models]
+    outputs = [_worst(m.drift.outputs) for m in models]
     reference = next((o.accuracy_reference for o in outputs if o is not None and o.labelled), None)
-    table.add_row("fp32", _share(reference), "", "", size(Path(result.reference).stat().st_size), "reference")
-    for model, worst in zip(result.models, outputs, strict=True):
+    table.add_row("fp32", _share(reference), "", "", size(reference_path.stat().st_size), "reference")
+    for model, worst in zip(models, outputs, strict=True):
         table.add_row(
             model.precision.value,
             _share(worst.accuracy_candidate if worst else None),

@@ -15,7 +15,7 @@ from mpdeploy.pipeline.record import Exported, ExportResult, Stage, Watch, Wishe
 from mpdeploy.pipeline.reference import REFERENCE, feeds_for, make_reference, with_notes
 from mpdeploy.pipeline.steps import profiles_for, report_on
 from mpdeploy.report.write import write_report
-from mpdeploy.runtime.feeds import Feeds, open_feeds
+from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
 from mpdeploy.source.loaded import NOTHING, Given
 from mpdeploy.source.ranges import RANGES
 from mpdeploy.verification.api import verify
@@ -47,7 +47,8 @@ def export(
     with stage("export to FP32 ONNX and check it against torch"):
         record, examples = make_reference(model, reference, given, data)
     record = with_notes(record)
-    ranges, proof = feeds_for(model, reference, data, record, examples)
+    few = feeds_of([examples or {}], "the model's examples")
+    ranges, proof = (data, data) if data is not None else feeds_for(model, reference, record, few)
     models = tuple(_model(reference, precision, ranges, proof, wishes, stage, watch) for precision in wishes.precisions)
     for precision, backend in wishes.engines:
         with stage(f"build the {precision.value.upper()} engine ({backend})"):

@@ -11,7 +11,7 @@ from mpdeploy.graph import io
 from mpdeploy.report.record import Fact
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
-from mpdeploy.runtime.runner import Array, Feed, TensorSpec, input_specs
+from mpdeploy.runtime.runner import Array, TensorSpec, input_specs
 from mpdeploy.source import (
     Given,
     Kind,
@@ -75,20 +75,15 @@ def make_reference(
     return reference, {name: tensor.numpy() for name, tensor in loaded.examples.items()}
 
 
-def feeds_for(
-    source: Path, reference: Path, given: Feeds | None, record: Reference, examples: Feed | None
-) -> tuple[Feeds | None, Feeds]:
+def feeds_for(source: Path, reference: Path, record: Reference, few: Feeds) -> tuple[Feeds | None, Feeds]:
     """Return the feeds that measure ranges, None if there are only made-up ones, and those that prove the result.
 
-    They are ``given``, or what training left beside the checkpoint, or the checkpoint's examples, or random.
+    They are what training left beside the checkpoint, or ``few``, the checkpoint's examples, or random.
     """
-    if given is not None:
-        return given, given
     folders = [source.parent / name for name in (CALIBRATION, HELD_OUT)]
     left = [open_feeds(str(folder)) if folder.is_dir() and not record.made_up else None for folder in folders]
     if record.made_up:
         return None, random_feeds(reference)
-    few = feeds_of([dict(examples or {})], "the model's examples")
     return left[0] or few, left[1] or few
 
 

@@ -1,7 +1,7 @@
 """Weights into a module: wrappers' prefixes taken off, and differences told so that a person finds them."""
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
@@ -33,20 +33,14 @@ def fit_weights(model: nn.Module, weights: Weights, where: str, remedy: str) -> 
 
 
 def _renamed(weights: Weights, wanted: Iterable[str]) -> tuple[Weights, str]:
-    """The weights under whichever names fit best: their own, or without the prefixes of wrappers."""
+    """The weights under whichever names fit best: their own, or without prefixes that wrappers put before them."""
     targets = set(wanted)
     best, note = weights, ""
-    first = {name.partition(".")[0] for name in weights}
-    attempts: list[tuple[Callable[[str], str], str]] = [
-        (_unwrapped, "the names of wrappers (module., _orig_mod.) were taken off the weights' names"),
-        *((_without(word), f"the prefix `{word}.` was taken off the weights' names") for word in sorted(first)),
-    ]
-    for rename, words in attempts:
-        named = {rename(name): tensor for name, tensor in weights.items()}
-        if len(targets & named.keys()) > len(targets & best.keys()):
-            # Beside a model's own weights a training may keep others, of its loss, say.
-            prefixed = {rename(name): tensor for name, tensor in weights.items() if rename(name) != name}
-            best, note = prefixed if targets <= prefixed.keys() else named, words
+    for prefix in ("", *sorted({f"{name.partition('.')[0]}." for name in weights if "." in name})):
+        # Beside a model's own weights a training may keep others, of its loss, say: they have another prefix.
+        own = {_unwrapped(n.removeprefix(prefix)): t for n, t in weights.items() if n.startswith(prefix)}
+        if len(targets & own.keys()) > len(targets & best.keys()):
+            best, note = own, f"prefixes such as `{prefix or _wrapper_in(weights)}` were taken off the weights' names"
     return best, note
 
 
@@ -54,8 +48,8 @@ def _unwrapped(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
-def _without(word: str) -> Callable[[str], str]:
-    return lambda name: name.removeprefix(f"{word}.")
+def _wrapper_in(weights: Weights) -> str:
+    return next(f"{part}." for name in weights for part in name.split(".") if part in _WRAPPERS)
 
 
 def _tied(wanted: Weights, given: Iterable[str]) -> set[str]:
@@ -68,20 +62,24 @@ def _place(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
     return tensor.data_ptr(), tuple(tensor.shape)
 
 
-def _differences(wanted: Weights, given: Weights, tied: set[str]) -> Iterable[str]:
-    missing = [name for name in wanted if name not in given and name not in tied]
-    surplus = [name for name in given if name not in wanted]
+def _differences(wanted: Weights, given: Weights, tied: set[str]) -> Iterator[str]:
+    missing = [name for name in wanted if name not in given and name not in tied and not _is_counter(name)]
+    surplus = [name for name in given if name not in wanted and not _is_counter(name)]
     for name in missing:
-        if not name.endswith("num_batches_tracked"):  # a counter that evaluation never reads
-            yield f"`{name}` is missing{_nearest(name, surplus, 'the file has')}"
+        alike = [other for other in surplus if given[other].shape == wanted[name].shape]
+        yield f"`{name}` is missing{_nearest(name, alike, 'the file has')}"
     for name in surplus:
-        if not name.endswith("num_batches_tracked"):
-            yield f"`{name}` is not in the model{_nearest(name, missing, 'it has')}"
+        alike = [other for other in missing if given[name].shape == wanted[other].shape]
+        yield f"`{name}` is not in the model{_nearest(name, alike, 'it has')}"
     for name, tensor in wanted.items():
         if name in given and given[name].shape != tensor.shape:
             yield f"`{name}` has shape {tuple(given[name].shape)}, the model wants {tuple(tensor.shape)}"
 
 
+def _is_counter(name: str) -> bool:
+    return name.endswith("num_batches_tracked")  # evaluation never reads it
+
+
 def _nearest(name: str, among: list[str], says: str) -> str:
-    close = difflib.get_close_matches(name, among, n=1, cutoff=0.7)
+    close = difflib.get_close_matches(name, among, n=1, cutoff=0.6)
     return f" ({says} `{close[0]}`)" if close else ""

@@ -45,7 +45,7 @@ def _globals(stream: IO[bytes]) -> Iterator[str]:
     try:
         for opcode, argument, _ in pickletools.genops(stream):
             if opcode.name in ("GLOBAL", "INST"):
-                yield ".".join(str(argument).split(" ", 1))
+                yield ".".join(str(argument).split(" ", 1)).replace("__builtin__.", "builtins.")
             elif opcode.name in _STRINGS:
                 strings.append(str(argument))
             elif opcode.name == "MEMOIZE":
