@@ -77,15 +77,17 @@ class Blame:
     repair: Repair | None = None
 
 
-def culprits_of(layers: Sequence[Layer], plan: PrecisionPlan | None) -> tuple[Culprit, ...]:
-    """Return the culprits, the first node that broke ahead, then by how much error a node adds."""
+def culprits_of(layers: Sequence[Layer], plan: PrecisionPlan | None, limit: int = CULPRITS) -> tuple[Culprit, ...]:
+    """Return at most ``limit`` culprits, the first node that broke ahead, then by how much error a node adds."""
     decisions = _by_node(plan)
     by_partner = {layer.partner: layer for layer in layers}
     found: dict[str, Culprit] = {}
     for layer, kind in _guilty(layers, by_partner):
         culprit = _culprit(layer, kind, by_partner, decisions)
         found.setdefault(culprit.node, culprit)
-    return tuple(found.values())[:CULPRITS]
+        if len(found) == limit:
+            break
+    return tuple(found.values())
 
 
 def first_broken(layers: Sequence[Layer]) -> Layer | None:

@@ -13,10 +13,11 @@ from mpdeploy.conversion.api import convert, plan_path_of
 from mpdeploy.errors import MpdeployError
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.feeds import Feeds, open_feeds
-from mpdeploy.verification.blame import Blame, Culprit, Repair, upstream
+from mpdeploy.verification.blame import CULPRITS, Blame, Culprit, Repair, culprits_of, upstream
 from mpdeploy.verification.layers import Layer
 
-ROUNDS = 8
+ROUNDS = 6
+_GROWTH = 4  # so many times as many culprits are asked for in each round
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def recipe_of(source: Path, precision: str, plan: PrecisionPlan | None, feeds: F
 def find_repair(recipe: Recipe, blame: Blame, examine: Callable[[Path], Trial]) -> Repair | None:
     """Return the nodes to keep in FP32, found by converting, verifying and blaming again until the budget holds.
 
-    None if there is nobody to blame.  If ``ROUNDS`` do not suffice the last attempt comes back as not passed.
+    None if there is nobody to blame.  If ``ROUNDS`` do not suffice, or most operators would be in FP32, the last
+    attempt comes back as not passed.
     """
     repair: Repair | None = None
     keep: dict[str, None] = {}
@@ -102,7 +104,7 @@ def find_repair(recipe: Recipe, blame: Blame, examine: Callable[[Path], Trial]) 
         output = Path(folder) / "repaired.onnx"
         known = _keepable(recipe.convert(output, ()))
         for number in range(1, ROUNDS + 1):
-            fresh = [node for node in _next(blame, keep) if node in known]
+            fresh = [node for node in _next(blame, keep, CULPRITS * _GROWTH ** (number - 1)) if node in known]
             if not fresh:
                 return repair
             keep.update(dict.fromkeys(fresh))
@@ -117,19 +119,20 @@ def find_repair(recipe: Recipe, blame: Blame, examine: Callable[[Path], Trial]) 
                 operators=len(plan.decisions),
                 rounds=number,
             )
-            if trial.passed or trial.blame is None:
+            if trial.passed or trial.blame is None or 2 * plan.low_count < len(plan.decisions):
                 return repair
             blame = trial.blame
     return repair
 
 
-def _next(blame: Blame, keep: dict[str, None]) -> list[str]:
+def _next(blame: Blame, keep: dict[str, None], limit: int) -> list[str]:
     """What to keep next: what the culprits name, or, if that is kept already, ever more of what they read."""
-    fresh = [node for culprit in blame.culprits for node in culprit.keep if node not in keep]
+    culprits = culprits_of(blame.layers, None, limit)
+    fresh = [node for culprit in culprits for node in culprit.keep if node not in keep]
     if fresh:
         return list(dict.fromkeys(fresh))
     by_partner = {layer.partner: layer for layer in blame.layers}
-    frontier = [layer for layer in blame.layers if _is_named(layer, blame.culprits)]
+    frontier = [layer for layer in blame.layers if _is_named(layer, culprits)]
     seen: set[str] = set()
     while frontier:
         fresh = [node for node in upstream(frontier, by_partner) if node not in keep]
