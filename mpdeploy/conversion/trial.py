@@ -19,15 +19,15 @@ from mpdeploy.conversion.apply import apply
 from mpdeploy.errors import ModelError
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.numerics.formats import Format
-from mpdeploy.plan.planner import Planned, bind
+from mpdeploy.plan.planner import Planned, Suspicion, bind
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.observe import Observer
 from mpdeploy.runtime.runner import Feed, Runner
 from mpdeploy.runtime.twin import runnable
 
-Suspects = Mapping[str, str]
-"""Nodes by name that must become FP32, each with the evidence in words."""
+Suspects = Mapping[str, Suspicion]
+"""Nodes by name that must become FP32."""
 
 _FEEDS = 2
 _ROUNDS = 6
@@ -47,16 +47,17 @@ def settled(
     samples = list(itertools.islice(feeds, _FEEDS))
     reference = truthful_runner(model, where)
     expected = [_run(reference, feed, where) for feed in samples]
-    suspects: dict[str, str] = {}
+    suspects: dict[str, Suspicion] = {}
     best = current = first
     least = started = _drift(_tried(model, first), samples, expected, where)
     for _ in range(_ROUNDS):
         if least <= tolerance:
             break
         found = _suspect(model, _tried(model, current), samples[0], tolerance, where)
-        if found is None or found[0] in suspects:
+        if found is None or (found[0] in suspects and suspects[found[0]].deep):
             break
-        suspects[found[0]] = found[1]
+        # Where the arithmetic before it was not enough, the product that feeds it is next.
+        suspects[found[0]] = Suspicion(found[1], deep=found[0] in suspects)
         current = replan(suspects)
         drift = _drift(_tried(model, current), samples, expected, where)
         if drift < least:
@@ -100,10 +101,10 @@ def _drift(model: ir.Model, feeds: list[Feed], expected: list[dict[str, NDArray[
 def distance(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
     """Return max|r - c| over max|r|; infinite if the candidate breaks where the reference is finite.
 
-    Integers are right or wrong: 0 or 1.
+    Integers are right or wrong: 0 or 1.  So are shapes that depend on the data.
     """
     if reference.shape != candidate.shape:
-        return float("inf")
+        return 1.0
     if reference.dtype.kind != "f":
         return 0.0 if np.array_equal(reference, candidate) else 1.0
     r, c = reference.astype(np.float64), candidate.astype(np.float64)
@@ -111,7 +112,7 @@ def distance(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
     if not np.isfinite(c[finite]).all():
         return float("inf")
     size = np.abs(r[finite]).max(initial=0.0)
-    error = np.abs(r - c, where=finite, out=np.zeros_like(r)).max(initial=0.0)
+    error = np.abs(np.subtract(r, c, where=finite, out=np.zeros_like(r))).max(initial=0.0)
     return float(error / size) if size > 0 else float(error > 0)
 
 

@@ -70,16 +70,12 @@ class Bounds:
         return Bounds(_product(self.low, factor), _product(self.high, factor), self.integral, self.assumed)
 
     def inverse(self) -> "Bounds":
-        """Return the bounds of 1 / x; unbounded where x may be zero."""
+        """Return the bounds of 1 / x; where x may be zero nothing bounds it, and nothing proves that it is large."""
         if self.low > 0 or self.high < 0:
             ends = (_quotient(self.low), _quotient(self.high))
             return Bounds(min(ends), max(ends), False, self.assumed)
-        return Bounds(
-            0.0 if self.low == 0 else -INFINITE,
-            0.0 if self.high == 0 and self.low < 0 else INFINITE,
-            False,
-            self.assumed,
-        )
+        low = 0.0 if self.low == 0 else -INFINITE
+        return Bounds(low, 0.0 if self.high == 0 and self.low < 0 else INFINITE, assumed=True)
 
 
 UNBOUNDED = Bounds(-INFINITE, INFINITE)

@@ -7,6 +7,7 @@ ordinary one), at constants and at the model's inputs.
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -25,31 +26,63 @@ _LOGIC = frozenset(
     {"And", "Or", "Not", "Xor", "Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Where"}
 )
 _INTEGERS = frozenset(d for d in ir.DataType if d.name.startswith(("INT", "UINT")))
+_INDICES = frozenset({ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64})
 _ANGLE_TOLERANCE = 0.01  # radians
 
 
 def exact_groups(evidence: Evidence) -> dict[int, Reason]:
     """Return the groups, by ``id``, that must not round because an exact use hangs on them, with the reason."""
     pins: dict[int, Reason] = {}
-    for group, value, reason in _uses(evidence):
-        pins.setdefault(id(group), reason)
-        walk_back(evidence, value, reason, pins)
+    for use in _uses(evidence):
+        pins.setdefault(id(use.group), use.reason)
+        walk_back(evidence, use.value, use.reason, pins, deep=use.deep)
     return pins
 
 
-def walk_back(evidence: Evidence, start: ir.Value, reason: Reason, pins: dict[int, Reason]) -> None:
-    """Pin the arithmetic that leads to a value, back to weighted products, constants and inputs."""
+def walk_back(
+    evidence: Evidence, start: ir.Value, reason: Reason, pins: dict[int, Reason], *, deep: bool = False
+) -> None:
+    """Pin the arithmetic that leads to a value, back to weighted products, constants and inputs.
+
+    ``deep`` pins the products, too, and stops behind them.
+    """
     pending, seen = [start], set()
     while pending:
         value = pending.pop()
         group = evidence.groups.producer.get(value)
-        if group is None or id(group) in seen or not _is_passed(group.node):
+        if group is None or id(group) in seen:
+            continue
+        passed = _is_passed(group.node)
+        if not passed and not (deep and kind_of(group.node) is Kind.HEAVY):
             continue
         seen.add(id(group))
         pins.setdefault(id(group), reason)
+        if not passed:
+            continue
         pending += [operand.value for operand in group.consumes]
-        # A format-changing operator has its inputs in another group.
-        pending += [v for v in group.node.inputs if is_float(v) and v is not None and group.operand_set == "result"]
+        if group.operand_set == "result":  # a format-changing operator has its inputs in another group
+            pending += [v for v in group.node.inputs if is_float(v) and v is not None]
+            for compare in _comparisons(group.node.inputs[0]):
+                for compared in evidence.by_node.get(compare, ()):
+                    pins.setdefault(id(compared), reason)
+                    pending += [operand.value for operand in compared.consumes]
+
+
+def walk_small(evidence: Evidence, start: ir.Value, reason: Reason, pins: dict[int, Reason]) -> None:
+    """Pin what makes a value whose small magnitudes decide, back to where they are no longer small.
+
+    Only what was measured counts: a product that is seen to give such magnitudes is pinned like any other operator.
+    """
+    pending, seen = [start], set()
+    while pending:
+        value = pending.pop()
+        stats, group = evidence.stats_of(value), evidence.groups.producer.get(value)
+        if group is None or id(group) in seen or stats is None or stats.smallest >= evidence.low.smallest_normal:
+            continue
+        seen.add(id(group))
+        pins.setdefault(id(group), reason)
+        if _is_passed(group.node):
+            pending += [operand.value for operand in group.consumes]
 
 
 def _is_passed(node: ir.Node) -> bool:
@@ -67,16 +100,32 @@ def _is_outer_product(node: ir.Node) -> bool:
     return False
 
 
-def _uses(evidence: Evidence) -> Iterator[tuple[Group, ir.Value, Reason]]:
-    """Yield every use that must be exact: the reading group, the value read, the reason."""
+@dataclass(frozen=True)
+class _Use:
+    """A use that must be exact; ``deep``: even the product that makes the value must be."""
+
+    group: Group
+    value: ir.Value
+    reason: Reason
+    deep: bool = False
+
+
+def _uses(evidence: Evidence) -> Iterator[_Use]:
     for group in evidence.groups.all:
         for operand in group.consumes:
             if not isinstance(operand.user, ir.Node):
                 continue
             reason = _reason(evidence, operand.user, operand.index, operand.value)
             if reason is not None:
-                yield group, operand.value, reason
+                yield _Use(group, operand.value, reason, _is_deep(evidence, operand.user, operand.value, reason))
     yield from _decisions(evidence)
+
+
+def _is_deep(evidence: Evidence, node: ir.Node, value: ir.Value, reason: Reason) -> bool:
+    """An index must be right whatever made it, and so must an angle that was measured to be large."""
+    if reason.code is Code.ANGLE:
+        return evidence.stats_of(value) is not None
+    return node.op_type == "Cast" and ir.DataType(node.attributes["to"].as_int()) in _INDICES
 
 
 def _reason(evidence: Evidence, node: ir.Node, index: int, value: ir.Value) -> Reason | None:
@@ -98,19 +147,19 @@ def _reason(evidence: Evidence, node: ir.Node, index: int, value: ir.Value) -> R
     return None
 
 
-def _decisions(evidence: Evidence) -> Iterator[tuple[Group, ir.Value, Reason]]:
+def _decisions(evidence: Evidence) -> Iterator[_Use]:
     """Walk back from conditions of If and Loop, and from NonZero and Compress, to the floats they compare."""
     for node in evidence.by_node:
         if node.op_type == "NonZero":
             for group in evidence.by_node[node]:
                 value = group.consumes[0].value
-                yield group, value, Reason(Code.DECISION, f"NonZero '{node.name}' counts '{value.name}'")
+                yield _Use(group, value, Reason(Code.DECISION, f"NonZero '{node.name}' counts '{value.name}'"))
     for holder, condition in _conditions(evidence):
         for compare in _comparisons(condition):
             for group in evidence.by_node.get(compare, ()):
                 for operand in group.consumes:
                     text = f"{compare.op_type} '{compare.name}' decides for {holder.op_type} '{holder.name}'"
-                    yield group, operand.value, Reason(Code.DECISION, text)
+                    yield _Use(group, operand.value, Reason(Code.DECISION, text), deep=True)
 
 
 def _conditions(evidence: Evidence) -> Iterator[tuple[ir.Node, ir.Value]]:
@@ -133,10 +182,11 @@ def _conditions(evidence: Evidence) -> Iterator[tuple[ir.Node, ir.Value]]:
                 yield node, inner[0].outputs[0]
 
 
-def _comparisons(condition: ir.Value) -> Iterator[ir.Node]:
+def _comparisons(condition: ir.Value | None) -> Iterator[ir.Node]:
     pending, seen = [condition], set()
     while pending:
-        node = pending.pop().producer()
+        value = pending.pop()
+        node = value.producer() if value is not None else None
         if node is None or node in seen:
             continue
         seen.add(node)

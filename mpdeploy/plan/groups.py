@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from mpdeploy.graph.operators import Slot, opset_of, signature
 from mpdeploy.graph.scope import all_nodes, attribute_graph
-from mpdeploy.graph.traits import Kind, kind_of, operand_set
+from mpdeploy.graph.traits import Kind, is_standard, kind_of, operand_set
 from mpdeploy.graph.types import element_type, is_container
 from mpdeploy.numerics.formats import Format
 
@@ -85,12 +85,17 @@ class _Builder:
         self.groups: list[Group] = []
         self.by_key: dict[tuple[ir.Node, str], Group] = {}
         self.merged: dict[int, Group] = {}
-        self.controls = {"If": self._add_if, "Loop": self._add_loop, "Scan": self._add_scan}
+        self.controls = {
+            "If": self._add_if,
+            "Loop": self._add_loop,
+            "Scan": self._add_scan,
+            "SequenceMap": self._add_sequence_map,
+        }
 
     def add(self, node: ir.Node) -> None:
         if kind_of(node) is Kind.CONSTANT:
             return
-        if node.op_type in self.controls and not node.domain:
+        if node.op_type in self.controls and is_standard(node):
             self.controls[node.op_type](node)
             return
         version = opset_of(self.model, node.domain)
@@ -104,6 +109,8 @@ class _Builder:
             if is_float(value):
                 group = self._group(node, operand_set(node, index, output=True))
                 group.produces.append(value)
+                if group.operand_set == "statistics":
+                    group.refusal = "stash_type gives its mean and deviation their type"
                 self._restrict(group, rules.output(index) if rules else None, version)
         if any(element_type(v) is None for v in (*node.inputs, *node.outputs) if v is not None and v.name):
             for group in self._groups_of(node):
@@ -180,6 +187,16 @@ class _Builder:
         for k in range(len(body.outputs) - states):
             reads = [Operand(body.outputs[states + k], body, states + k)]
             self._tied(node, f"scan output {k}", [node.outputs[states + k]], reads)
+
+    def _add_sequence_map(self, node: ir.Node) -> None:
+        """Sequences go in and out element by element; BF16 ones it does not know: all keep their type."""
+        body = attribute_graph(node, "body")
+        produces = [v for v in (*node.outputs, *body.inputs) if is_float(v)]
+        consumes = [Operand(v, node, i) for i, v in enumerate(node.inputs) if v is not None and is_float(v)]
+        consumes += [Operand(v, body, i) for i, v in enumerate(body.outputs) if is_float(v)]
+        self._tied(node, "elements", produces, consumes)
+        for group in self._groups_of(node):
+            group.refusal = "SequenceMap keeps the type of its sequences"
 
     def finish(self) -> Groups:
         self._merge_containers()

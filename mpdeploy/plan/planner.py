@@ -36,6 +36,14 @@ class Keep:
 
 
 @dataclass(frozen=True)
+class Suspicion:
+    """Why a trial suspects a node; ``deep``: the products that feed it are under suspicion, too."""
+
+    text: str
+    deep: bool = False
+
+
+@dataclass(frozen=True)
 class Planned:
     """A plan, and the model that it is for: the source, at the opset that the low format needs."""
 
@@ -79,12 +87,12 @@ def make_plan(
     keep: Keep,
     *,
     low_io: bool = False,
-    suspects: Mapping[str, str] = MappingProxyType({}),
+    suspects: Mapping[str, Suspicion] = MappingProxyType({}),
 ) -> Planned:
     """Decide the format of every float value.
 
-    ``suspects`` names nodes that a trial found to spoil the result, each with the evidence: they stay FP32, and so
-    does the arithmetic before them.  Raises ``UsageError`` if a pattern of ``keep`` matches nothing.
+    ``suspects`` names nodes that a trial found to spoil the result: they stay FP32, and so does the arithmetic
+    before them.  Raises ``UsageError`` if a pattern of ``keep`` matches nothing.
     """
     source_digest = digest(model)
     notes: list[str] = []
@@ -154,7 +162,7 @@ def digest(model: ir.Model) -> str:
     return hashlib.sha256(skeleton).hexdigest()
 
 
-def _pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[str, str]) -> dict[int, Reason]:
+def _pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[str, Suspicion]) -> dict[int, Reason]:
     """Return the groups, by ``id``, that must be FP32, each with its first reason."""
     pins: dict[int, Reason] = {}
     for group in evidence.groups.all:
@@ -173,24 +181,27 @@ def _pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[str, s
             # An assumption keeps an operator in FP32, but not the arithmetic that low precision is for.
             if not (evidence.bounds_of(value).assumed and kind_of(group.node) is Kind.HEAVY):
                 pins.setdefault(id(group), about)
+        if reason.code is Code.RECIPROCAL:
+            exact.walk_small(evidence, value, about, pins)
     for group, reason in rules.group_reasons(evidence, masks.excused):
         pins.setdefault(id(group), reason)
     _pin_suspects(evidence, suspects, pins)
     return pins
 
 
-def _pin_suspects(evidence: Evidence, suspects: Mapping[str, str], pins: dict[int, Reason]) -> None:
+def _pin_suspects(evidence: Evidence, suspects: Mapping[str, Suspicion], pins: dict[int, Reason]) -> None:
     for node in list(evidence.by_node):
         name = str(node.name)
         if name not in suspects:
             continue
-        reason = Reason(Code.MEASURED_DRIFT, f"{name}: {suspects[name]}")
+        suspicion = suspects[name]
+        reason = Reason(Code.MEASURED_DRIFT, f"{name}: {suspicion.text}")
         # Inside a subgraph nothing was measured: all of it is under suspicion.
         inside = [inner for graph in subgraphs_of(node) for inner in nodes_under(graph)]
         for group in (g for member in (node, *inside) for g in evidence.by_node.get(member, ())):
             pins.setdefault(id(group), reason)
             for operand in group.consumes:
-                exact.walk_back(evidence, operand.value, reason, pins)
+                exact.walk_back(evidence, operand.value, reason, pins, deep=suspicion.deep)
 
 
 def _kept(groups: Groups, keep: Keep) -> Iterable[tuple[int, Reason]]:
