@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from mpdeploy.conversion.names import Names
 from mpdeploy.errors import InternalError, ModelError
+from mpdeploy.graph.names import Names
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.tensors import RoundedTensor, StreamedTensor
 from mpdeploy.graph.types import dtype_attribute, element_type, is_container, type_faults

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from mpdeploy.runtime.ort import OrtRunner
@@ -20,15 +19,13 @@ class Observer:
     """
 
     def __init__(self, model: ir.Model, names: Sequence[str], where: str, threads: int = 0) -> None:
+        model = _without_defaults(model)
         fixed = fixed_values(model.graph)
         made = {v.name for node in model.graph for v in node.outputs if v.name and v not in fixed}
         self._model, self._where, self._threads = model, where, threads
         self._inputs = [v.name for v in model.graph.inputs if v.name in set(names)]
         self._watched = list(dict.fromkeys(name for name in names if name in made))
         self._pieces: list[tuple[Segment, OrtRunner]] = []
-        initial = model.graph.initializers
-        given = {str(v.name): initial[str(v.name)].const_value for v in model.graph.inputs if v.name in initial}
-        self._defaults = {name: np.asarray(t.numpy()) for name, t in given.items() if t is not None}
 
     def run(self, feed: Feed) -> Iterator[tuple[str, Array]]:
         """Yield each watched value's name and array for one feed, inputs first, then in order of execution."""
@@ -40,7 +37,7 @@ class Observer:
         if not self._pieces:
             self._pieces = self._cut(feed)
         watched = set(self._watched)
-        known = self._defaults | dict(feed)
+        known = dict(feed)
         for segment, runner in self._pieces:
             results = runner.run({name: known[name] for name in segment.inputs})
             for name, array in results.items():
@@ -56,3 +53,12 @@ class Observer:
         size_of = bytes_of(symbols(self._model.graph.inputs, feed))
         pieces = segments(self._model, self._watched, _PIECE_BYTES, size_of)
         return [(piece, OrtRunner(piece.model, self._where, threads=self._threads, lean=True)) for piece in pieces]
+
+
+def _without_defaults(model: ir.Model) -> ir.Model:
+    """Inputs that have a default take it: before IR version 4 all weights are such inputs, and cannot be fed."""
+    if not any(v.name in model.graph.initializers for v in model.graph.inputs):
+        return model
+    copy = model.clone()
+    copy.graph.inputs[:] = [v for v in copy.graph.inputs if v.name not in copy.graph.initializers]
+    return copy

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from mpdeploy.graph.names import Names
 from mpdeploy.graph.scope import all_graphs, all_nodes
 from mpdeploy.graph.types import element_type, infer
 from mpdeploy.numerics.formats import Format
@@ -54,13 +55,14 @@ def float_twin(model: ir.Model) -> ir.Model:
     """
     twin = model.clone()
     infer(twin)
+    names = Names(twin)
     low = _low_values(twin)
     for graph in list(all_graphs(twin)):
-        _lift_constants(graph, low)
-        _lift_nodes(graph, low)
+        _lift_constants(graph, low, names)
+        _lift_nodes(graph, low, names)
         for value in (*graph.inputs, *graph.outputs):
             _declare_float(value)
-    _round_inputs(twin.graph, low)
+    _round_inputs(twin.graph, low, names)
     return twin
 
 
@@ -99,7 +101,7 @@ def _note(known: Pending, value: ir.Value, dtype: ir.DataType | None) -> None:
         known[value] = dtype
 
 
-def _lift_constants(graph: ir.Graph, low: Pending) -> None:
+def _lift_constants(graph: ir.Graph, low: Pending, names: Names) -> None:
     """Put one Cast behind each low weight; a weight that doubles as an input's default becomes a plain weight."""
     casts = []
     for value in list(graph.initializers.values()):
@@ -111,17 +113,17 @@ def _lift_constants(graph: ir.Graph, low: Pending) -> None:
         cast = _cast(value, ir.DataType.FLOAT, name)
         _take_over(value, cast.outputs[0], spare=(cast,))
         graph.initializers.pop(name)
-        value.name = f"{name}__stored"
+        value.name = names.fresh(f"{name}__stored")
         graph.initializers[value.name] = value
         casts.append(cast)
     _prepend(graph, casts)
 
 
-def _lift_nodes(graph: ir.Graph, low: Pending) -> None:
+def _lift_nodes(graph: ir.Graph, low: Pending, names: Names) -> None:
     for node in list(graph):
         casts_to_low = node.domain == "" and node.op_type in ("Cast", "CastLike")
         if casts_to_low and node.outputs[0] in low:
-            _split_cast(graph, node, low[node.outputs[0]])
+            _split_cast(graph, node, low[node.outputs[0]], names)
             continue
         _lift_attributes(node)
         rounds = not (node.domain == "" and _is_exact(node))
@@ -130,7 +132,7 @@ def _lift_nodes(graph: ir.Graph, low: Pending) -> None:
                 continue
             _declare_float(value)
             if rounds:
-                graph.insert_after(node, _rounding(value, low[value]))
+                graph.insert_after(node, _rounding(value, low[value], names))
 
 
 def _is_exact(node: ir.Node) -> bool:
@@ -141,7 +143,7 @@ def _is_exact(node: ir.Node) -> bool:
     return node.op_type in _EXACT or node.op_type == "Constant"
 
 
-def _split_cast(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
+def _split_cast(graph: ir.Graph, node: ir.Node, dtype: ir.DataType, names: Names) -> None:
     """Let a Cast to low be the rounding itself, then widen."""
     value = node.outputs[0]
     name = value.name or ""
@@ -149,28 +151,28 @@ def _split_cast(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
     assert source is not None  # noqa: S101 - the operator's schema demands it
     if element_type(source) is ir.DataType.DOUBLE:
         source = rounded_double(source, _FORMATS[dtype], Nodes(graph, node))
-    narrow = _cast(source, dtype, f"{name}__low")
+    narrow = _cast(source, dtype, names.fresh(f"{name}__low"))
     widen = _cast(narrow.outputs[0], ir.DataType.FLOAT, name)
     _take_over(value, widen.outputs[0], spare=())
     graph.insert_after(node, [narrow, widen])
     graph.remove(node, safe=True)
 
 
-def _rounding(value: ir.Value, dtype: ir.DataType) -> list[ir.Node]:
+def _rounding(value: ir.Value, dtype: ir.DataType, names: Names) -> list[ir.Node]:
     """Return the pair of Casts behind ``value``; all its uses, and its name, pass to the rounded value."""
     name = value.name or ""
-    narrow = _cast(value, dtype, f"{name}__low")
+    narrow = _cast(value, dtype, names.fresh(f"{name}__low"))
     widen = _cast(narrow.outputs[0], ir.DataType.FLOAT, name)
     _take_over(value, widen.outputs[0], spare=(narrow,))
-    value.name = f"{name}__raw"
+    value.name = names.fresh(f"{name}__raw")
     return [narrow, widen]
 
 
-def _round_inputs(graph: ir.Graph, low: Pending) -> None:
+def _round_inputs(graph: ir.Graph, low: Pending, names: Names) -> None:
     casts: list[ir.Node] = []
     for value in graph.inputs:
         if value in low:
-            narrow = _cast(value, low[value], f"{value.name}__low")
+            narrow = _cast(value, low[value], names.fresh(f"{value.name}__low"))
             widen = _cast(narrow.outputs[0], ir.DataType.FLOAT, f"{value.name}__rounded")
             _take_over(value, widen.outputs[0], spare=(narrow,))
             casts += [narrow, widen]
