@@ -8,7 +8,7 @@ COMPUTING = frozenset(
     "mkldnn_prepacked mkl sparse rngprims onnx inductor_prims".split()
 )
 # Operators in those namespaces that open files, call Python or start remote work.
-_REACHING = frozenset(
+REACHING = frozenset(
     "save load from_file _from_file load_tensor PythonOp IgnoredPythonOp rpc_sync rpc_async rpc_remote fork_process "
     "_test_serialization_subcmul".split()
 )
@@ -24,7 +24,7 @@ def forbidden_operator(name: str) -> str:
     parts = name.split(".")
     if parts[0] == "ops" and len(parts) > 1 and parts[1] not in COMPUTING:
         return f"the operator {name}"
-    if parts[0] in ("torch", "ops", "aten", "prim") and _REACHING.intersection(parts[1:]):
+    if parts[0] in ("torch", "ops", "aten", "prim") and REACHING.intersection(parts[1:]):
         return f"the operator {name}"
     if parts[:3] == ["__torch__", "torch", "classes"]:
         return f"the native class {name}"
@@ -38,7 +38,7 @@ def may_target(target: str) -> bool:
         return (
             len(parts) in (4, 5)
             and parts[2] in COMPUTING
-            and not _REACHING.intersection(parts[3:])
+            and not REACHING.intersection(parts[3:])
             and all(re.fullmatch(r"\w+", part) and not part.startswith("__") for part in parts[3:])
         )
     return _PLAIN.fullmatch(target) is not None and target not in _CALLING

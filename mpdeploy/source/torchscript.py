@@ -10,7 +10,7 @@ import torch
 
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.source.archive import check_archive
-from mpdeploy.source.operators import forbidden_operator
+from mpdeploy.source.operators import REACHING, forbidden_operator
 from mpdeploy.source.pickles import globals_of
 from mpdeploy.source.silence import silence
 
@@ -66,12 +66,11 @@ def _forbidden(source: bytes, name: str, path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield f"an import in {name}"
-        elif isinstance(node, ast.Attribute):
-            reason = forbidden_operator(_dotted(node))
-            if reason:
-                yield reason
-        elif isinstance(node, ast.Name) and forbidden_operator(node.id):
-            yield f"{node.id}"
+        elif isinstance(node, ast.Attribute) and (reason := forbidden_operator(_dotted(node))):
+            yield reason
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in REACHING:
+            # Operators may be called as a tensor's methods, too.
+            yield forbidden_operator(_dotted(node.func)) or f"the operator {node.func.attr}"
 
 
 def _dotted(node: ast.Attribute) -> str:

@@ -1,0 +1,317 @@
+"""Nothing from a stranger runs: every trap here plants a marker file, and the marker is never touched."""
+
+import io
+import json
+import os
+import pickle
+import warnings
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from mpdeploy.errors import ModelError, MpdeployError, UsageError
+from mpdeploy.source import Given, open_source
+from mpdeploy.source.operators import may_target
+from mpdeploy.source.program import load_program
+from mpdeploy.source.program_text import is_arithmetic, is_guard
+from mpdeploy.source.torchscript import load_torchscript
+
+IMAGE = ("image:batch,3,8,8",)
+
+
+class Plant:
+    """Unpickling it makes the marker."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.fixture
+def marker(tmp_path):
+    path = tmp_path / "marker"
+    yield path
+    assert not path.exists()
+
+
+# --- pickles
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_planted_call_in_a_state_dict(tmp_path, marker, zipped, protocol):
+    path = tmp_path / "model.pt"
+    content = {"state_dict": {"w": torch.ones(2)}, "x": Plant(marker)}
+    torch.save(content, path, _use_new_zipfile_serialization=zipped, pickle_protocol=protocol)
+    with pytest.raises(MpdeployError, match=r"could run code: (posix|nt)\.system .*--trust"):
+        open_source(path, Given(factory="net.py:Net"))
+    path.write_bytes(pickle.dumps(Plant(marker), protocol))
+    with pytest.raises(MpdeployError, match=r"could run code: (posix|nt)\.system"):
+        open_source(path, Given())
+
+
+def test_s1_pickled_modules_are_named_with_a_way_out(tmp_path, marker):
+    class Trap(nn.Linear):
+        def __reduce__(self):
+            return os.system, (f"touch {marker}",)
+
+    for content in (Trap(2, 2), {"model": Trap(2, 2), "epoch": 3}):
+        torch.save(content, tmp_path / "model.pt")
+        with pytest.raises(ModelError, match=r"system.*save its state_dict\(\) alone; or, if you know who made it"):
+            open_source(tmp_path / "model.pt", Given(inputs=IMAGE))
+
+
+def test_trust_is_what_makes_a_pickle_run(tmp_path):
+    proof = tmp_path / "proof"
+    torch.save({"model": nn.Linear(2, 2), "x": Plant(proof)}, tmp_path / "model.pt")
+    loaded = open_source(tmp_path / "model.pt", Given(inputs=("x:batch,2",), trust=True))
+    assert isinstance(loaded.module, nn.Linear)
+    assert proof.exists()
+
+
+def test_a_tensor_that_claims_more_than_the_file_holds(tmp_path):
+    torch.save({"w": torch.ones(1).expand(1 << 40)}, tmp_path / "model.pt")
+    with pytest.raises(UsageError, match=r"claims 4398046511104 bytes, the whole file has \d+"):
+        open_source(tmp_path / "model.pt", Given())
+
+
+def test_a_giant_bytearray_is_no_out_of_memory(tmp_path):
+    class Giant:
+        def __reduce__(self):
+            return bytearray, (1 << 60,)
+
+    torch.save({"w": torch.ones(2), "x": Giant()}, tmp_path / "model.pt")
+    with pytest.raises(UsageError, match="damaged"):
+        open_source(tmp_path / "model.pt", Given())
+
+
+# --- TorchScript
+
+
+class Saves(nn.Module):
+    path: str
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def forward(self, x):
+        torch.save(x, self.path)
+        return x
+
+
+class Maps(Saves):
+    def forward(self, x):
+        return x + torch.from_file(self.path, True, 4)
+
+
+@pytest.mark.parametrize(("kind", "named"), [(Saves, r"torch\.save"), (Maps, r"torch\.from_file")])
+def test_torchscript_that_writes_files(tmp_path, marker, kind, named):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(kind(str(marker))).save(tmp_path / "model.pt")
+    with pytest.raises(ModelError, match=f"asks for the operator {named}, which could reach outside"):
+        open_source(tmp_path / "model.pt", Given(inputs=("x:batch,4",)))
+
+
+def rewritten(path: Path, target: Path, change) -> Path:
+    """Copy an archive; ``change(name, content)`` gives each entry's new content."""
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w") as out:
+        for entry in source.infolist():
+            out.writestr(entry.filename, change(entry.filename, source.read(entry)))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("  x.save('MARKER')\n", "operator save"),
+        ("  ops.aten.from_file('MARKER', True, 4)\n", r"ops\.aten\.from_file"),
+        ("  ops.c10d.barrier()\n", r"ops\.c10d\.barrier"),
+        ("  _1 = __torch__.torch.classes.rpc.Thing()\n", "native class"),
+        ("  import os\n", "an import"),
+    ],
+)
+def test_torchscript_code_is_read_before_it_is_loaded(tmp_path, marker, scripts, code, named):
+    def change(name, content):
+        if name.endswith(".py") and "code/__torch__" in name:
+            lines = content.decode().splitlines(keepends=True)
+            at = next((i for i, line in enumerate(lines) if "Tensor:" in line), None)
+            if at is not None:
+                lines.insert(at + 1, "  " + code.replace("MARKER", str(marker)))
+            return "".join(lines)
+        return content
+
+    path = rewritten(scripts / "scripted.pt", tmp_path / "model.pt", change)
+    with pytest.raises(ModelError, match=named):
+        load_torchscript(path)
+
+
+def test_a_pickle_in_a_torchscript_archive(tmp_path, marker, scripts):
+    path = rewritten(
+        scripts / "scripted.pt",
+        tmp_path / "model.pt",
+        lambda name, content: pickle.dumps(Plant(marker), 2) if name.endswith("constants.pkl") else content,
+    )
+    with pytest.raises(ModelError, match=r"Python object (posix|nt)\.system"):
+        load_torchscript(path)
+
+
+# --- torch.export programs
+
+
+def saved(content) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def edited(content: bytes, edit) -> bytes:
+    document = json.loads(content)
+    edit(document)
+    return json.dumps(document).encode()
+
+
+def tampered(program, tmp_path, ending, change):
+    return rewritten(
+        program, tmp_path / "model.pt2", lambda name, content: change(content) if name.endswith(ending) else content
+    )
+
+
+MODEL = "models/model.json"
+
+
+def traps(marker):
+    call = f"__import__('os').system('touch {marker}')"
+    graph = lambda d: d["graph_module"]["graph"]  # noqa: E731
+
+    def size(d):
+        for value in graph(d)["tensor_values"].values():
+            for axis in value["sizes"]:
+                if "as_expr" in axis:
+                    axis["as_expr"]["expr_str"] = call
+
+    def spec(d):
+        inner = {"type": "collections.defaultdict", "context": "antigravity", "children_spec": []}
+        d["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = json.dumps([1, inner])
+
+    def entry(d):
+        next(iter(d["config"].values()))["use_pickle"] = True
+
+    def renamed(d):
+        graph(d)["nodes"][0]["outputs"][0]["as_tensor"]["name"] = f"a={call};b"
+
+    return {
+        "sample inputs": ("sample_inputs/model.pt", lambda c: saved((Plant(marker),)), r"pickle .* \w+\.system"),
+        "a pickled weight": ("model_weights_config.json", lambda c: edited(c, entry), "pickled weights"),
+        "a size": (MODEL, lambda c: edited(c, size), "the size .__import__"),
+        "a call": (
+            MODEL,
+            lambda c: edited(c, lambda d: graph(d)["nodes"][0].update(target="torch.serialization.os.system")),
+            r"the call 'torch\.serialization\.os\.system'",
+        ),
+        "an operator that writes": (
+            MODEL,
+            lambda c: edited(c, lambda d: graph(d)["nodes"][0].update(target="torch.ops.aten.from_file.default")),
+            "the call",
+        ),
+        "a guard": (MODEL, lambda c: edited(c, lambda d: d.update(guards_code=[call])), "the guard"),
+        "a name": (MODEL, lambda c: edited(c, renamed), "the name"),
+        "a type": (MODEL, lambda c: edited(c, spec), "the type"),
+        "a bare pickle": ("archive_format", lambda c: pickle.dumps(Plant(marker)), "the pickle"),
+    }
+
+
+@pytest.mark.parametrize("name", traps(Path("marker")))
+def test_s2_a_program_that_would_run_code(tmp_path, marker, program, name):
+    ending, change, named = traps(marker)[name]
+    path = tampered(program, tmp_path, ending, change)
+    with pytest.raises(ModelError, match=named + ".*which would run code"):
+        load_program(path)
+
+
+def test_torch_itself_falls_into_such_a_trap(tmp_path, program):
+    """Why all this is needed: if torch stops to evaluate sizes, the checks may become simpler."""
+    proof = tmp_path / "proof"
+    path = tampered(program, tmp_path, *traps(proof)["a size"][:2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(Exception):  # noqa: B017, PT011 - how it fails afterwards is torch's business
+            torch.export.load(path)
+    assert proof.exists()
+
+
+def test_compiled_code_in_a_program(tmp_path, program):
+    path = tmp_path / "model.pt2"
+    path.write_bytes(program.read_bytes())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("net/data/aotinductor/model/model.so", b"\x7fELF")
+    with pytest.raises(ModelError, match="the compiled library"):
+        load_program(path)
+
+
+def test_what_sizes_guards_and_calls_may_say():
+    for text in (
+        "Symbol('s77', positive=True, integer=True)",
+        "Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(-1))",
+        "FloorDiv(Symbol('s0'), 2)",
+        "s0 + 1",
+    ):
+        assert is_arithmetic(text), text
+    for text in (
+        "Symbol('s0').free_symbols",
+        "Add('__import__(\"os\")', 1)",
+        "Integer('1')",
+        "().__class__",
+        "[x for x in (1,)]",
+        "lambda: 1",
+        "__import__",
+        "open('x')",
+        "Symbol('s0\\n')",
+        "",
+    ):
+        assert not is_arithmetic(text), text
+    assert is_guard("L['x'].size()[0] >= 2 and L['x'].size()[1] % 8 == 0")
+    assert not is_guard("L['x'].__class__")
+    assert not is_guard("print(L)")
+    for target in ("torch.ops.aten.add.Tensor", "_operator.mul", "torch.sym_max", "torch.ops.higher_order.cond"):
+        assert may_target(target), target
+    for target in (
+        "torch.load", "torch.hub.load", "torch.ops.aten.__class__.x", "_operator.attrgetter", "_operatorx.mul",
+        "torch.ops.c10d.barrier.default", "torch.ops.load_library", "math.__loader__", "os.system", "#ext:x",
+    ):  # fmt: skip
+        assert not may_target(target), target
+
+
+# --- Hugging Face folders and the user's own code
+
+
+def test_a_hugging_face_folder_with_code_or_pickles(tmp_path, marker):
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    (folder / "modeling_trap.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    config = {"architectures": ["Trap"], "auto_map": {"AutoModel": "modeling_trap.Trap"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="asks for code of its own"):
+        open_source(folder, Given())
+    (folder / "config.json").write_text(json.dumps({"architectures": ["BertModel"]}))
+    torch.save({"x": Plant(marker)}, folder / "pytorch_model.bin")
+    with pytest.raises(UsageError, match=r"holds no \.safetensors file .*pickled weights are not read"):
+        open_source(folder, Given())
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "../../secret"}}))
+    with pytest.raises(UsageError, match="points outside"):
+        open_source(folder, Given())
+
+
+def test_code_beside_a_model_is_not_imported(tmp_path, marker, monkeypatch, net):
+    monkeypatch.chdir(tmp_path)
+    for name in ("net.py", "model.py", "sitecustomize.py"):
+        Path(name).write_text(f"open({str(marker)!r}, 'w')\n")
+    torch.save(net.state_dict(), "model.pt")
+    with pytest.raises(UsageError, match="not the model they belong to"):
+        open_source(Path("model.pt"), Given())
