@@ -12,6 +12,7 @@ import onnx_ir as ir
 from mpdeploy.graph.traits import BUILDER_LACKS, RECIPROCAL_OPERANDS, Kind, is_standard, kind_of
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.bounds import Bounds
+from mpdeploy.plan.constants import scalar
 from mpdeploy.plan.evidence import Evidence
 from mpdeploy.plan.groups import Group, is_constant
 from mpdeploy.plan.inner import inner_reason
@@ -120,7 +121,6 @@ def _reads_reciprocal(group: Group, value: ir.Value) -> bool:
 
 
 def _small_power(node: ir.Node, index: int) -> bool:
-    from mpdeploy.plan.constants import scalar
 
     if node.op_type != "Pow" or index != 0:
         return False
