@@ -128,6 +128,8 @@ class LossMeter:
         power = float(np.dot(magnitude, magnitude)) if safe else float(np.square(magnitude, dtype=np.float64).sum())
         if few:
             power = max(0.0, power - float(np.square(magnitude[small], dtype=np.float64).sum()))
+            if not magnitude[small].any():  # they were zeros, so the smallest is elsewhere
+                self._smallest = min(self._smallest, float(magnitude[~small].min()))
         else:
             self._smallest = min(self._smallest, float(magnitude.min()))
         self._power += power

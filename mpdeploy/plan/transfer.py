@@ -222,9 +222,9 @@ def _range(node: ir.Node, context: Context) -> Bounds:
 
 
 def _zero_to_input(node: ir.Node, context: Context) -> Bounds:
-    """Activations that lie between a small negative number and their input: GELU, SiLU, Mish, ELU and kin."""
+    """Activations between a small negative number and their input: GELU, SiLU, Mish, ELU; SELU falls 1.76 times it."""
     x = context.of(node, 0)
-    return Bounds(max(min(x.low, 0.0), -2.0), _SELU_SCALE * max(x.high, 0.0), False, x.assumed)
+    return Bounds(max(2 * min(x.low, 0.0), -2.0), _SELU_SCALE * max(x.high, 0.0), False, x.assumed)
 
 
 def _leaky(node: ir.Node, context: Context) -> Bounds:
