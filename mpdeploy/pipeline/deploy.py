@@ -115,7 +115,7 @@ class _Run:
         parts = [reference, *(stage for _, stages in made for stage in stages)]
         report = self._stage(
             "report",
-            {"parts": " ".join(p.digest for p in parts), "commands": " ".join(self._commands), "title": record.title},
+            inputs.report_inputs([part.digest for part in parts], self._commands),
             lambda work, final: gather_report(
                 work, source, record, models, parts, self._commands, with_source=self._wanted.train is not None
             ),
@@ -174,13 +174,19 @@ class _Run:
         return None if word is None else open_feeds(word)
 
     def _feeds(self, source: Path, reference: Done, record: Reference) -> tuple[Feeds | None, Feeds]:
-        few = open_feeds(str(reference.folder / EXAMPLES)) if EXAMPLES in reference.record.files else feeds_of([])
-        ranges, proof = feeds_for(source, reference.folder / REFERENCE, record, few)
-        convert_data, verify_data = self._wanted.convert.data, self._wanted.verify.data
-        if convert_data or verify_data:
-            given = self._given_data()
-            ranges = open_feeds(convert_data) if convert_data else ranges or given
-            proof = open_feeds(verify_data or str(convert_data))
+        """What the deployment names; failing that what training left; failing that whichever is named."""
+        given, onnx = self._given_data(), reference.folder / REFERENCE
+        ranges: Feeds | None
+        if EXAMPLES in reference.record.files:
+            ranges, proof = feeds_for(source, onnx, record, open_feeds(str(reference.folder / EXAMPLES)))
+        elif given is not None:
+            ranges, proof = given, given
+        else:
+            ranges, proof = feeds_for(source, onnx, record, feeds_of([]))
+        if self._wanted.convert.data is not None:
+            ranges = open_feeds(self._wanted.convert.data)
+        if self._wanted.verify.data is not None:
+            proof = open_feeds(self._wanted.verify.data)
         return ranges, proof
 
     def _model(

@@ -75,6 +75,11 @@ def verify_inputs(reference: str, candidate: str, budget: str | None, data: Feed
     }
 
 
+def report_inputs(parts: list[str], commands: tuple[str, ...]) -> Inputs:
+    """All stages before it, and the commands that it shows."""
+    return {"parts": " ".join(parts), "commands": " ".join(commands), **_versions()}
+
+
 def bundle_inputs(report: str, part: BundlePart) -> Inputs:
     """What is bundled, and its words and licences."""
     return {

@@ -142,18 +142,17 @@ class Workshop:
 @contextlib.contextmanager
 def workshop(folder: Path) -> Iterator[Workshop]:
     """Yield the pipeline's folder, locked against other runs; raise ``UsageError`` if one is at work in it."""
+    lock = FileLock(folder / ".lock", timeout=0)
     with disk_faults(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock", timeout=0)
-    try:
-        with disk_faults(folder):
+        try:
             lock.acquire()
-    except Timeout as error:
-        raise UsageError(
-            "another pipeline is at work in this folder",
-            where=str(folder),
-            remedy="wait for it, or name another folder",
-        ) from error
+        except Timeout as error:
+            raise UsageError(
+                "another pipeline is at work in this folder",
+                where=str(folder),
+                remedy="wait for it, or name another folder",
+            ) from error
     try:
         yield Workshop(folder)
     finally:
