@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpdeploy.conversion.api import convert as convert
     from mpdeploy.engine.api import build as build
+    from mpdeploy.pipeline.api import export as export
     from mpdeploy.session.model import load as load
     from mpdeploy.verification.api import verify as verify
 
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "build": "mpdeploy.engine.api",
     "convert": "mpdeploy.conversion.api",
+    "export": "mpdeploy.pipeline.api",
     "load": "mpdeploy.session.model",
     "verify": "mpdeploy.verification.api",
 }

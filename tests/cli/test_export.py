@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,9 +11,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from torch import nn
 
+import mpdeploy
 from mpdeploy.cli import main
 from mpdeploy.engine.gpu import find_gpus
+from mpdeploy.errors import UsageError
+from mpdeploy.files import sha256_of
 
 torch.set_num_threads(1)  # tests share the processor
 
@@ -183,3 +188,109 @@ def test_bad_input_is_one_line_and_exit_code_2(cli, checkout, words, says):
     assert says in done.err
     assert done.err.count("\n") == 1
     assert Path("file").read_text() == "in the way"
+
+
+# --- models that somebody else made
+
+
+FACTORY = """
+from torch import nn
+
+
+def net():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path, monkeypatch, net):
+    """A folder with a state dict in half precision, a pickled module, a plain ONNX model; the test stands in it."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(FACTORY)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    torch.save({"model": module.state_dict(), "ema": module.half().state_dict(), "epoch": 3}, "both.pt")
+    torch.save(module, "whole.pt")
+    return tmp_path
+
+
+def test_a_state_dict_with_its_model_and_inputs(cli, foreign):
+    words = ("export", "both.pt", "--model", "net.py:net", "--input", "point:batch,8", "--weights", "ema", "-o", "out")
+    done = cli(*words)
+    assert done.code == 0, done.err
+    notes = [line for line in done.out.splitlines() if line.startswith("note")]
+    assert "the entry `ema`" in notes[0]
+    assert "float16" in notes[1]
+    assert "random inputs" in notes[2]
+    assert done.out.splitlines()[-1] == "verdict  pass: out/model.fp16.onnx"
+    report = json.loads(Path("out/report.json").read_text())
+    assert report["commands"] == ["mpdeploy " + " ".join(words[:2]) + " -o out " + " ".join(words[2:-2])]
+    manifest = json.loads(Path("out/manifest.json").read_text())
+    assert {file["path"] for file in manifest["files"]} == {
+        "model.onnx", "model.fp16.onnx", "model.fp16.plan.json", "report.html", "report.json"
+    }  # fmt: skip
+    for file in manifest["files"]:
+        assert sha256_of(Path("out") / file["path"]) == file["sha256"]
+
+
+def test_an_onnx_file_skips_the_export(cli, foreign):
+    done = cli("export", "net.onnx", "-o", "out", "--precision", "bf16", "--json", "-q")
+    assert done.code == 0, done.err
+    assert done.document["torch_difference"] is None
+    assert Path("out/model.onnx").read_bytes() == Path("net.onnx").read_bytes()
+    in_place = cli("export", "out/model.onnx", "-o", "out", "-q")
+    assert in_place.code == 0, in_place.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("both.pt", "--weights", "ema"), 2, "not the model they belong to"),
+        (("both.pt", "--model", "net.py:net"), 2, "both raw weights and their average"),
+        (("both.pt", "--model", "net.py:net", "--weights", "model"), 2, "does not say what the model takes"),
+        (("both.pt", "--model", "net.py:none", "--weights", "model"), 2, "no function 'none'"),
+        (("whole.pt", "--input", "x:batch,8"), 3, "torch.nn.modules.linear.Linear"),
+        (("whole.pt", "--input", "x", "--trust"), 2, "has no shape"),
+        (("whole.pt", "--input", "x:batch,9", "--trust"), 2, "the model fails on x [4, 9]"),
+    ],
+)
+def test_what_a_foreign_model_lacks_is_told_in_one_line(cli, foreign, words, code, says):
+    done = cli("export", *words, "-q", "-o", "out")
+    assert (done.code, done.out) == (code, ""), done.err
+    assert says in done.err
+    assert done.err.count("\n") == 1
+    assert not Path("out").exists()
+
+
+def test_from_python_with_the_words_of_the_flags(foreign):
+    result = mpdeploy.export("both.pt", "out", factory="net.py:net", inputs=("point:batch,8",), weights="model")
+    assert result.passed
+    assert [Path(m.conversion.model).name for m in result.models] == ["model.fp16.onnx"]
+    with pytest.raises(UsageError, match="unknown precision 'int8'"):
+        mpdeploy.export("both.pt", precision="int8")
+
+
+class Plant:
+    def __init__(self, marker) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+def test_s2_a_planted_call_is_refused_and_never_made(cli, foreign):
+    torch.save({"state_dict": {"w": torch.ones(2)}, "x": Plant("marker")}, "trap.pt")
+    program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
+    torch.export.save(program, "whole.pt2")
+    with zipfile.ZipFile("whole.pt2") as source, zipfile.ZipFile("trap.pt2", "w") as out:
+        for entry in source.infolist():
+            content = source.read(entry)
+            if entry.filename.endswith("models/model.json"):
+                content = content.replace(b"torch.ops.aten.linear.default", b"torch.serialization.os.system")
+            out.writestr(entry.filename, content)
+    for name in ("trap.pt", "trap.pt2"):
+        done = cli("export", name, "--model", "net.py:net", "--input", "x:batch,2", "-o", "out", "-q")
+        assert (done.code, done.out) == (3, "")
+        assert "system" in done.err
+    assert not Path("marker").exists()
+    assert not Path("out").exists()
