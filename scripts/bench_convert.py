@@ -30,7 +30,7 @@ from mpdeploy.conversion.trial import distance
 from mpdeploy.errors import MpdeployError
 from mpdeploy.graph import io
 from mpdeploy.graph.arithmetic import low_share
-from mpdeploy.graph.scope import all_nodes
+from mpdeploy.graph.scope import all_graphs, all_nodes
 from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.graph.types import element_type
 from mpdeploy.runtime.choose import truthful_runner
@@ -46,7 +46,8 @@ PEERS = {
 import sys, onnx
 from onnxconverter_common import float16
 model = onnx.load(sys.argv[1])
-low = float16.convert_float_to_float16(model, keep_io_types=True)
+large = len(sys.argv) > 4 and sys.argv[4] == "external"
+low = float16.convert_float_to_float16(model, keep_io_types=True, disable_shape_infer=large)
 external = len(sys.argv) > 4 and sys.argv[4] == "external"
 onnx.save(low, sys.argv[2], save_as_external_data=external, location="low.data" if external else None)
 """,
@@ -57,7 +58,8 @@ onnx.save(low, sys.argv[2], save_as_external_data=external, location="low.data" 
 import sys, onnx
 from onnxruntime.transformers.float16 import convert_float_to_float16
 model = onnx.load(sys.argv[1])
-low = convert_float_to_float16(model, keep_io_types=True)
+large = len(sys.argv) > 4 and sys.argv[4] == "external"
+low = convert_float_to_float16(model, keep_io_types=True, disable_shape_infer=large)
 external = len(sys.argv) > 4 and sys.argv[4] == "external"
 onnx.save(low, sys.argv[2], save_as_external_data=external, location="low.data" if external else None)
 """,
@@ -80,15 +82,9 @@ ONLY_FP16 = frozenset({"onnxconverter-common", "onnxruntime float16"})
 # The floor: read the bytes, round them, write them.
 PLAIN = """
 import sys, numpy as np
-from pathlib import Path
-model = Path(sys.argv[1])
-beside = model.with_suffix(".data")
-source = beside if beside.exists() else model
-with source.open("rb") as given, open(sys.argv[2], "wb") as made:
-    given.seek(source.stat().st_size % 4)
+with open(sys.argv[1], "rb") as given, open(sys.argv[2], "wb") as made:
     while len(chunk := np.fromfile(given, np.float32, 1 << 20)):
-        with np.errstate(all="ignore"):
-            chunk.astype(np.float16).tofile(made)
+        chunk.astype(np.float16).tofile(made)
 """
 
 
@@ -163,7 +159,7 @@ def measure(source: Path, data: Path | None, precision: str, runs: int, pythons:
             words = [str(source), str(target(name)), str(data or ""), external, precision]
             commands[name] = [str(python), "-c", PEERS[name][1], *words]
     if data is None:
-        commands["read, round, write"] = [sys.executable, "-c", PLAIN, str(source), str(target("plain"))]
+        commands["read, round, write"] = [sys.executable, "-c", PLAIN, str(raw_weights(source)), str(target("plain"))]
         target("plain").parent.mkdir(parents=True, exist_ok=True)
     rows = {name: Row(name) for name in commands}
     for _ in range(runs):
@@ -193,6 +189,18 @@ process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
 _, status, usage = os.wait4(process.pid, 0)
 print(json.dumps([time.monotonic() - started, usage.ru_maxrss / 1e3, os.waitstatus_to_exitcode(status)]))
 """
+
+
+def raw_weights(source: Path) -> Path:
+    """Return a file that holds the model's float32 weights and nothing else."""
+    path = source.with_suffix(".raw")
+    if not path.exists():
+        with path.open("wb") as stream:
+            for graph in all_graphs(io.load(source)):
+                for value in graph.initializers.values():
+                    if is_fp32(value) and value.const_value is not None:
+                        value.const_value.tofile(stream)
+    return path
 
 
 def run(command: list[str]) -> tuple[float, float, str]:

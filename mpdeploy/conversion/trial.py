@@ -23,7 +23,7 @@ from mpdeploy.plan.planner import Planned, Suspicion, bind
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.observe import Observer
-from mpdeploy.runtime.runner import Feed, Runner
+from mpdeploy.runtime.runner import Feed
 from mpdeploy.runtime.twin import runnable
 
 Suspects = Mapping[str, Suspicion]
@@ -45,8 +45,7 @@ def settled(
     """
     tolerance = _TOLERANCE[first.plan.precision]
     samples = list(itertools.islice(feeds, _FEEDS))
-    reference = truthful_runner(model, where)
-    expected = [_run(reference, feed, where) for feed in samples]
+    expected = _outputs(model, samples, where)
     suspects: dict[str, Suspicion] = {}
     best = current = first
     least = started = _drift(_tried(model, first), samples, expected, where)
@@ -85,15 +84,15 @@ def _tried(model: ir.Model, planned: Planned) -> ir.Model:
     return apply(bind(copy_of(model), planned.plan))
 
 
-def _run(runner: Runner, feed: Feed, where: str) -> dict[str, NDArray[Any]]:
-    return runner.run(fit(feed, runner.inputs, where).feed)
+def _outputs(model: ir.Model, feeds: list[Feed], where: str) -> list[dict[str, NDArray[Any]]]:
+    """Run the model on each feed; its weights are in memory only meanwhile, and only once."""
+    runner = truthful_runner(model, where, lean=True)
+    return [runner.run(fit(feed, runner.inputs, where).feed) for feed in feeds]
 
 
 def _drift(model: ir.Model, feeds: list[Feed], expected: list[dict[str, NDArray[Any]]], where: str) -> float:
-    runner = truthful_runner(model, where)
     worst = 0.0
-    for feed, reference in zip(feeds, expected, strict=True):
-        got = _run(runner, feed, where)
+    for reference, got in zip(expected, _outputs(model, feeds, where), strict=True):
         worst = max([worst, *(distance(reference[name], got[name]) for name in reference if name in got)])
     return worst
 

@@ -10,15 +10,16 @@ from mpdeploy.runtime.runner import Runner
 from mpdeploy.runtime.twin import low_formats
 
 
-def truthful_runner(model: ir.Model, where: str, threads: int = 0, *, fused: bool = True) -> Runner:
+def truthful_runner(model: ir.Model, where: str, threads: int = 0, *, fused: bool = True, lean: bool = False) -> Runner:
     """Return a runner whose numbers are those of the model's declared formats.
 
     A model with FP16 or BF16 tensors runs in the emulator, any other in ONNX Runtime on the CPU.  ``where`` names
-    the model in errors; ``threads`` 0 means one per core; without ``fused`` every operator runs by itself.
+    the model in errors; ``threads`` 0 means one per core; without ``fused`` every operator runs by itself; ``lean``
+    spares the copies of weights that make runs faster.
     """
     if low_formats(model):
-        return EmulatorRunner(model, where, threads=threads, fused=fused)
-    return OrtRunner(model, where, threads=threads, fused=fused)
+        return EmulatorRunner(model, where, threads=threads, fused=fused, lean=lean)
+    return OrtRunner(model, where, threads=threads, fused=fused, lean=lean)
 
 
 def other_ways(model: ir.Model, where: str) -> Iterator[tuple[str, Runner]]:

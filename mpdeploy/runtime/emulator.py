@@ -67,7 +67,14 @@ class EmulatorRunner:
     """
 
     def __init__(
-        self, model: ir.Model, where: str, threads: int = 0, *, fused: bool = True, arithmetic: Arithmetic = PLAIN
+        self,
+        model: ir.Model,
+        where: str,
+        threads: int = 0,
+        *,
+        fused: bool = True,
+        lean: bool = False,
+        arithmetic: Arithmetic = PLAIN,
     ) -> None:
         self._inputs, self._outputs = input_specs(model), output_specs(model)
         self._formats = sorted(dtype_name(d) for d in low_formats(model))
@@ -75,7 +82,7 @@ class EmulatorRunner:
         self._arithmetic = arithmetic
         twin = twin_of(model, arithmetic)
         self._left, self._changed = twin.left, twin.changed
-        self._twin = OrtRunner(twin.model, where, threads=threads, fused=fused)
+        self._twin = OrtRunner(twin.model, where, threads=threads, fused=fused, lean=lean)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
