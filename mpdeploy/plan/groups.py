@@ -27,7 +27,7 @@ class Operand:
     index: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Group:
     """Operands that share one format.  ``refusal`` says why they cannot be low, if the type rules forbid it."""
 
@@ -201,12 +201,11 @@ class _Builder:
     def finish(self) -> Groups:
         self._merge_containers()
         producer = {value: group for group in self.groups for value in group.produces}
-        consumers: dict[ir.Value, list[Group]] = {}
+        readers: dict[ir.Value, dict[Group, None]] = {}
         for group in self.groups:
             for operand in group.consumes:
-                readers = consumers.setdefault(operand.value, [])
-                if group not in readers:
-                    readers.append(group)
+                readers.setdefault(operand.value, {})[group] = None
+        consumers = {value: list(groups) for value, groups in readers.items()}
         main = self.model.graph
         outputs = tuple(Operand(v, main, i) for i, v in enumerate(main.outputs) if is_float(v))
         return Groups(tuple(self.groups), producer, consumers, outputs)
