@@ -1,6 +1,7 @@
 """torch.export programs (.pt2): everything in the archive that torch would execute is checked before it may."""
 
 import io
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,15 @@ from mpdeploy.source.program_text import faults_in
 from mpdeploy.source.silence import silence
 from mpdeploy.train.specs import TensorSpec
 
-_NATIVE, _WEIGHTS = "data/aotinductor/", "data/weights/"
+_NATIVE = "data/aotinductor/"
+_RAW = re.compile(r"data/(?:weights/weight|constants/tensor)_\d+")
+# Everything that torch.export.save writes; what else it would load are libraries and objects.
+_KNOWN = re.compile(
+    r"models/[\w.-]+\.json|data/(?:weights|constants)/[\w.-]+_config\.json|data/(?:weights|constants|sample_inputs)/"
+    r"[\w.-]+\.pt|archive_format|archive_version|byteorder|version|\.format_version|\.storage_alignment|"
+    r"\.data/version|\.data/serialization_id|extra/[\w./-]+"
+)
+_OLD = "serialized_exported_program.json"  # of torch before 2.8
 
 
 def load_program(path: Path) -> Any:
@@ -31,6 +40,12 @@ def load_program(path: Path) -> Any:
     Raises ``ModelError`` that names what was found, ``UsageError`` if the archive is damaged or too old.
     """
     names = check_archive(path)
+    if _OLD in names:
+        raise UsageError(
+            "the .pt2 archive was written by a torch before 2.8",
+            where=str(path),
+            remedy="load it with that version and write it again with this one's torch.export.save",
+        )
     with zipfile.ZipFile(path) as archive:
         for reason in _faults(archive, names):
             raise ModelError(
@@ -107,22 +122,19 @@ def _fixed(axis: int | str) -> int | None:
 
 
 def _faults(archive: zipfile.ZipFile, names: tuple[str, ...]) -> Iterator[str]:
+    roots = {name.partition("/")[0] for name in names}
     for name in names:
         inside = name.partition("/")[2]
-        if inside.startswith(_NATIVE) or name.endswith((".so", ".dll", ".dylib", ".cubin")):
-            yield f"the compiled library {name!r}"
-        if inside.startswith(_WEIGHTS) and not inside.endswith(".json"):
-            with archive.open(name) as stream:
-                if stream.read(4) == b"PK\x03\x04":
-                    yield from _pickled(archive.read(name), name)
-            continue  # raw numbers; what makes a pickle of them is said in the .json
+        if _RAW.fullmatch(inside):
+            continue  # numbers; whether torch takes them for a pickle is said in a .json
+        if inside.startswith(_NATIVE) or len(roots) > 1 or not _KNOWN.fullmatch(inside):
+            yield f"{name!r}, which is no part of a program"
+            continue
         content = archive.read(name)
-        if content[:4] == b"PK\x03\x04":
-            yield from _pickled(content, name)
-        elif content[:1] == b"\x80":
-            yield f"the pickle {name!r}"
-        elif name.endswith(".json"):
+        if name.endswith(".json"):
             yield from faults_in(content, name)
+        elif name.endswith(".pt") and content:
+            yield from _pickled(content, name)
 
 
 def _pickled(content: bytes, name: str) -> Iterator[str]:
@@ -133,6 +145,7 @@ def _pickled(content: bytes, name: str) -> Iterator[str]:
                 if entry.endswith(".pkl"):
                     with inner.open(entry) as stream:
                         wanted += globals_of(stream)
-        torch.load(io.BytesIO(content), weights_only=True)  # if this fails, torch would load it without the guard
+        # If this fails, torch would load it without the guard.
+        torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except Exception:  # noqa: BLE001 - whatever fails here must not be loaded
         yield f"a pickle in {name!r} that asks for {', '.join(wanted) or 'more than tensors'}"

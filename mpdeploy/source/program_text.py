@@ -21,11 +21,12 @@ _CALLS = frozenset(
     "TruncToInt TruncToFloat RoundToInt RoundDecimal Where Identity PowByNatural FloatPow LShift RShift "
     "OpaqueUnaryFn_sqrt BitwiseFn_bitwise_and BitwiseFn_bitwise_or".split()
 )
+_EXPONENT = 64
 _TEXTUAL = frozenset({"Symbol", "Float"})  # these take text and do not evaluate it
 _TREES = frozenset({"builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict", None})
 _SYMBOL = re.compile(r"[a-z]\d+")
 _NAME = re.compile(r"[\w.\-/]*")
-_OPTION = re.compile(r"[\w .,:;=+*/<>\-]*")  # an operator's option: a mode, a device, an einsum equation
+_OPTION = re.compile(r"[^\x00-\x1f\\]*")  # an operator's option or message; torch quotes it
 _GUARDED = frozenset({"size", "dim", "ndim", "shape", "stride", "storage_offset", "numel"})
 _GUARD_NODES = (
     ast.Expression, ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop, ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop,
@@ -38,15 +39,15 @@ _FREE = frozenset({"stack_trace", "nn_module_stack", "torch_fn", "source_fn_stac
 def faults_in(content: bytes, name: str) -> Iterator[str]:
     """Yield what a JSON file of a program says that torch must not get to see, in words."""
     try:
-        document = json.loads(content)
+        document = json.loads(content.decode("utf-8"))  # as torch reads it
     except (ValueError, RecursionError):
         yield f"the damaged {name!r}"
         return
     pending: list[tuple[str, Any]] = [("", document)]
     while pending:
         key, value = pending.pop()
-        if key in _FREE:
-            continue
+        if key in _FREE and isinstance(value, str):
+            continue  # a table of that name is one of tensors, say, and is looked into
         if isinstance(value, dict):
             pending += value.items()
             yield from (f"the name {word[:80]!r}" for word in value if not _NAME.fullmatch(word))
@@ -89,13 +90,28 @@ def _computes(node: ast.AST) -> bool:
     if isinstance(node, ast.UnaryOp):
         return _computes(node.operand)
     if isinstance(node, ast.BinOp):
-        return _computes(node.left) and _computes(node.right)
+        # A power of powers would take for ever.
+        small = not isinstance(node.op, (ast.Pow, ast.LShift)) or _is_small(node.right)
+        return small and _computes(node.left) and _computes(node.right)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in _CALLS:
+        return False
+    if node.func.id in ("Pow", "PowByNatural", "FloatPow", "LShift") and not _is_small(node.args[-1:]):
         return False
     textual = node.func.id in _TEXTUAL
     return all(_computes(k.value) or (textual and _is_word(k.value)) for k in node.keywords) and all(
         _computes(a) or (textual and _is_word(a)) for a in node.args
     )
+
+
+def _is_small(node: ast.AST | list[ast.expr]) -> bool:
+    """A literal exponent, also inside Integer(…), that leaves a number which fits in memory."""
+    if isinstance(node, list):
+        return len(node) == 1 and _is_small(node[0])
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Integer", "Rational"):
+        return all(_is_small(argument) for argument in node.args)
+    if isinstance(node, ast.UnaryOp):
+        return _is_small(node.operand)
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and abs(node.value) <= _EXPONENT
 
 
 def _is_word(node: ast.AST) -> bool:

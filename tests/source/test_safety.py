@@ -203,6 +203,11 @@ def traps(marker):
     def entry(d):
         next(iter(d["config"].values()))["use_pickle"] = True
 
+    def hidden(d):
+        values = graph(d)["tensor_values"]
+        values["custom"] = values.pop("image")
+        values["custom"]["sizes"][0]["as_expr"]["expr_str"] = call
+
     def renamed(d):
         graph(d)["nodes"][0]["outputs"][0]["as_tensor"]["name"] = f"a={call};b"
 
@@ -223,7 +228,10 @@ def traps(marker):
         "a guard": (MODEL, lambda c: edited(c, lambda d: d.update(guards_code=[call])), "the guard"),
         "a name": (MODEL, lambda c: edited(c, renamed), "the name"),
         "a type": (MODEL, lambda c: edited(c, spec), "the type"),
-        "a bare pickle": ("archive_format", lambda c: pickle.dumps(Plant(marker)), "the pickle"),
+        "a bare pickle": ("sample_inputs/model.pt", lambda c: pickle.dumps(Plant(marker), 2), "a pickle in"),
+        "a pickle of old": ("sample_inputs/model.pt", lambda c: pickle.dumps(Plant(marker), 0), "a pickle in"),
+        "a size under a free name": (MODEL, lambda c: edited(c, hidden), "the size"),
+        "another encoding": (MODEL, lambda c: c.decode().encode("utf-16"), "the damaged"),
     }
 
 
@@ -246,13 +254,39 @@ def test_torch_itself_falls_into_such_a_trap(tmp_path, program):
     assert proof.exists()
 
 
-def test_compiled_code_in_a_program(tmp_path, program):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "net/data/aotinductor/model/model.so",  # a library
+        "net/data/constants/custom_obj_0",  # a native object
+        "net/data/constants/opaque_obj_0",  # a pickle
+        "serialized_state_dict.pt",  # the older format, which torch falls back to
+        "net/anything",
+    ],
+)
+def test_files_that_are_no_part_of_a_program(tmp_path, marker, program, name):
     path = tmp_path / "model.pt2"
     path.write_bytes(program.read_bytes())
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("net/data/aotinductor/model/model.so", b"\x7fELF")
-    with pytest.raises(ModelError, match="the compiled library"):
+        archive.writestr(name, pickle.dumps(Plant(marker)))
+    with pytest.raises(ModelError, match="which is no part of a program"):
         load_program(path)
+
+
+def test_a_pickle_in_the_place_of_weights(tmp_path, marker, program):
+    path = tmp_path / "model.pt2"
+    path.write_bytes(program.read_bytes())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("net/data/weights/model.pt", pickle.dumps(Plant(marker), 2))  # where older ones kept them
+    with pytest.raises(ModelError, match=r"a pickle in 'net/data/weights/model\.pt'"):
+        load_program(path)
+
+
+def test_programs_of_an_older_torch_are_told_so(tmp_path):
+    with zipfile.ZipFile(tmp_path / "old.pt2", "w") as archive:
+        archive.writestr("serialized_exported_program.json", "{}")
+    with pytest.raises(UsageError, match=r"torch before 2\.8"):
+        open_source(tmp_path / "old.pt2", Given())
 
 
 def test_what_sizes_guards_and_calls_may_say():
@@ -272,6 +306,9 @@ def test_what_sizes_guards_and_calls_may_say():
         "lambda: 1",
         "__import__",
         "open('x')",
+        "9**9**9**9",
+        "Pow(Integer(9), Pow(Integer(9), Integer(99)))",
+        "1 << 9999999999",
         "Symbol('s0\\n')",
         "",
     ):
