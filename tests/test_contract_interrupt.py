@@ -60,11 +60,13 @@ OLD = {
     "out/low.engine": b"old engine",
     "out/low.engine.json": b"old sidecar",
     "out/outputs/0.npz": b"old outputs",
+    "out/model.fp16.onnx": b"old exported model",
 }
 COMMANDS = {
     "train": ("train", "recipe.py", "-o", "out"),
     "convert": ("convert", "net.onnx", "-o", "out/low.onnx", "--precision", "fp16", "--data", "feeds.py:slowly"),
     "verify": ("verify", "net.onnx", "net.onnx", "--data", "feeds.py:slowly", "--report", "out"),
+    "export": ("export", "net.onnx", "--data", "feeds.py:slowly", "-o", "out"),
     "run": ("run", "net.onnx", "--data", "feeds.py:slowly", "-o", "out/outputs"),
 }
 
