@@ -20,7 +20,7 @@ from mpdeploy.numerics.formats import Format
 from mpdeploy.pipeline import inputs
 from mpdeploy.pipeline.config import BuildPart, Deployment
 from mpdeploy.pipeline.record import Exported, Stage, Watch, quiet_stage, unwatched
-from mpdeploy.pipeline.reference import REFERENCE, Reference, feeds_for, make_reference, with_notes
+from mpdeploy.pipeline.reference import REFERENCE, Reference, feeds_for, make_reference, trained_ranges, with_notes
 from mpdeploy.pipeline.release import CONVERSION, DRIFT, EXAMPLES, FACTS, bundle, gather_report
 from mpdeploy.pipeline.stages import Done, Workshop, workshop
 from mpdeploy.pipeline.steps import profiles_for
@@ -201,6 +201,7 @@ class _Run:
                 work / name,
                 precision=low.value,
                 data=None if ranges is None else self._voice.watch(ranges, "measuring ranges"),
+                ranges=trained_ranges(source),
                 policy=part.policy,
                 keep_fp32=part.keep_fp32,
                 op_fp32=part.op_fp32,

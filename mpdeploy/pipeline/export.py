@@ -12,7 +12,7 @@ from mpdeploy.engine.options import BuildOptions
 from mpdeploy.numerics.formats import Format
 from mpdeploy.pipeline.manifest import write_manifest
 from mpdeploy.pipeline.record import Exported, ExportResult, Stage, Watch, Wishes, quiet_stage, unwatched
-from mpdeploy.pipeline.reference import REFERENCE, feeds_for, make_reference, with_notes
+from mpdeploy.pipeline.reference import REFERENCE, feeds_for, make_reference, trained_ranges, with_notes
 from mpdeploy.pipeline.steps import profiles_for, report_on
 from mpdeploy.report.write import write_report
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
@@ -78,7 +78,7 @@ def _model(
     with stage(f"convert to {precision.value.upper()}"):
         path = reference.with_name(f"model.{precision.value}.onnx")
         data = None if ranges is None else watch(ranges, "measuring ranges")
-        conversion = convert(reference, path, precision=precision.value, data=data)
+        conversion = convert(reference, path, precision=precision.value, data=data, ranges=trained_ranges(reference))
     with stage(f"verify {precision.value.upper()} under true rounding"):
         drift = verify(reference, path, watch(proof, "verifying"), wishes.budget)
     return Exported(precision, conversion, drift)

@@ -8,11 +8,14 @@ import numpy as np
 
 from mpdeploy.files import atomic_path
 from mpdeploy.graph import io
+from mpdeploy.numerics.handover import MeasuredRanges
+from mpdeploy.records import load
 from mpdeploy.report.record import Fact
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
 from mpdeploy.runtime.runner import Array, TensorSpec, input_specs
 from mpdeploy.source import (
+    RANGES,
     Given,
     Kind,
     LoadedModule,
@@ -76,15 +79,24 @@ def make_reference(
 
 
 def feeds_for(source: Path, reference: Path, record: Reference, few: Feeds) -> tuple[Feeds | None, Feeds]:
-    """Return the feeds that measure ranges, None if there are only made-up ones, and those that prove the result.
+    """Return the feeds that measure ranges, None if there are none worth it, and those that prove the result.
 
-    They are what training left beside the checkpoint, or ``few``, the checkpoint's examples, or random.
+    They are what training left beside the checkpoint, or ``few``, the checkpoint's examples.  Ranges that training
+    measured (see ``trained_ranges``) tell more than a few examples; random inputs tell nothing of ranges.
     """
-    folders = [source.parent / name for name in (CALIBRATION, HELD_OUT)]
-    left = [open_feeds(str(folder)) if folder.is_dir() and not record.made_up else None for folder in folders]
     if record.made_up:
         return None, random_feeds(reference)
-    return left[0] or few, left[1] or few
+    folders = [source.parent / name for name in (CALIBRATION, HELD_OUT)]
+    calibration, held_out = (open_feeds(str(folder)) if folder.is_dir() else None for folder in folders)
+    if calibration is None and trained_ranges(reference) is None:
+        calibration = few
+    return calibration, held_out or few
+
+
+def trained_ranges(reference: Path) -> Path | None:
+    """Return the file with what training measured of the values of an FP32 ONNX file; None if there is nothing."""
+    path = reference.with_name(RANGES)
+    return path if path.is_file() and load(MeasuredRanges, path).values else None
 
 
 def random_feeds(reference: Path) -> Feeds:

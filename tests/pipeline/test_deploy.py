@@ -13,6 +13,7 @@ from mpdeploy.errors import DependencyError, UsageError
 from mpdeploy.pipeline import deploy, read_deployment
 from mpdeploy.pipeline.manifest import ExportManifest
 from mpdeploy.pipeline.stages import StageRecord
+from mpdeploy.plan.record import PrecisionPlan
 
 ALL = ["train", "export", "convert-fp16", "verify-fp16", "report", "bundle"]
 
@@ -107,12 +108,14 @@ def test_a_model_that_is_there_with_data_and_an_engine(home):
     assert anew(run())[:2] == ["export", "convert-fp16"]
 
 
-def test_a_checkpoint_alone_uses_its_own_examples(home):
+def test_a_checkpoint_alone_uses_its_own_examples_and_the_ranges_of_its_training(home):
     trained = run()
     Path("model.pt").write_bytes((Path(trained.latest) / "model.pt").read_bytes())
     Path("deploy.toml").write_text('output = "two"\n[model]\npath = "model.pt"\nrecipe = "clouds.py"\n')
     result = run()
     assert result.models[0].drift.data.samples == 4
+    plan = records.load(PrecisionPlan, Path("two/latest/model.fp16.plan.json"))
+    assert plan.data.name == "training of clouds.py"
     assert onnx.load("two/latest/model.onnx").graph.input[0].name == "point"
 
 
