@@ -47,6 +47,12 @@ def adapt(module: Any, inputs: Inputs, where: str) -> tuple[Any, tuple[str, ...]
             result = call(module, keywords, tensors)
     except Exception as error:
         shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(names, tensors, strict=True))
+        if "CUDA" in str(error):
+            raise ModelError(
+                f"forward() asks for a GPU: {type(error).__name__}: {error}",
+                where=where,
+                remedy="the export runs on the CPU: take the device from the inputs, in the place of .cuda()",
+            ) from error
         raise UsageError(
             f"the model fails on {shown}: {type(error).__name__}: {error}",
             where=where,

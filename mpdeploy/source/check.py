@@ -72,6 +72,13 @@ def _call(loaded: LoadedModule, feed: dict[str, torch.Tensor]) -> tuple[Array, .
     with torch.no_grad():
         found = loaded.module(*(tensor.clone() for tensor in feed.values()))
     found = found if isinstance(found, (tuple, list)) else (found,)
+    for name, tensor in zip(loaded.outputs, found, strict=False):
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            raise ModelError(
+                f"the output `{name}` is {str(tensor.dtype).removeprefix('torch.')}: forward() itself computes in half",
+                where=loaded.origin,
+                remedy="take autocast and .half() out of forward(): the export wants FP32, and conversion decides",
+            )
     return tuple(np.array(tensor.detach().cpu().numpy()) for tensor in found)
 
 

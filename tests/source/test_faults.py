@@ -8,6 +8,8 @@ from mpdeploy.errors import ModelError
 from mpdeploy.graph import io
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.source import LoadedModule, check_export, export_fp32_onnx
+from mpdeploy.source.adapter import adapt
+from mpdeploy.source.inputs import Inputs
 from mpdeploy.train.specs import TensorSpec
 
 
@@ -101,3 +103,28 @@ def test_an_export_outside_autocast_and_in_fp32(tmp_path):
     model = io.load(path)
     assert {str(v.dtype) for n in model.graph for v in n.outputs} == {"FLOAT"}
     assert truthful_runner(model, "m").run({"x": torch.ones(2, 8).numpy()})["y"].dtype == "float32"
+
+
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.head(x)
+
+
+class Gpu(nn.Module):
+    def forward(self, x):
+        return x.cuda()
+
+
+def test_p17_a_forward_that_is_half_itself_or_wants_a_gpu(tmp_path):
+    with pytest.raises(ModelError, match=r"the output `y` is bfloat16: .*take autocast and \.half\(\) out"):
+        check_export(loaded(Half()), tmp_path / "m.onnx", lambda path, feed: {})
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    spec = TensorSpec("x", "float32", (2,))
+    with pytest.raises(ModelError, match=r"asks for a GPU: .*in the place of \.cuda\(\)"):
+        adapt(Gpu(), Inputs((spec,), {"x": torch.ones(2)}, made_up=True), "model.pt")
