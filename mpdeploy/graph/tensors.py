@@ -1,5 +1,8 @@
 """Tensors that stay in their file, or are computed from one, until they are written: chunk by chunk."""
 
+import contextlib
+import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,12 +89,27 @@ class FileTensor(StreamedTensor):
                 f"tensor '{name}' has {nbytes} bytes of data, its type and shape ask for {self.nbytes}",
                 where=str(source),
             )
-        if start < 0 or start + self.nbytes > source.stat().st_size:
+        facts = source.stat()
+        self._version = _version(facts)
+        if start < 0 or start + self.nbytes > facts.st_size:
             raise UsageError(
                 f"the data of tensor '{name}' reaches past the end of the file",
                 where=str(source),
                 remedy="the file is truncated or belongs to another model",
             )
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[io.FileIO]:
+        """Open the file where the payload begins, if it is still the file that was looked at."""
+        with self.source.open("rb", buffering=0) as stream:
+            if _version(os.fstat(stream.fileno())) != self._version:
+                raise UsageError(
+                    f"the file that holds tensor '{self.name}' has changed since the model was loaded",
+                    where=str(self.source),
+                    remedy="load the model again",
+                )
+            stream.seek(self.start)
+            yield stream
 
     def chunks(self) -> Iterator[np.ndarray[Any, Any]]:
         """Yield the elements as they are read from the file."""
@@ -100,8 +118,7 @@ class FileTensor(StreamedTensor):
         kind = self.dtype.numpy().newbyteorder("<")
         per_chunk = max(1, CHUNK_BYTES // kind.itemsize)
         left = self.size
-        with self.source.open("rb", buffering=0) as stream:
-            stream.seek(self.start)
+        with self._opened() as stream:
             while left:
                 chunk = np.fromfile(stream, dtype=kind, count=min(left, per_chunk))
                 if not chunk.size:
@@ -121,20 +138,24 @@ class FileTensor(StreamedTensor):
                 name=self.name,
                 base_dir=self.source.parent,
             )
-            return np.array(packed.numpy())
+            with self._opened():
+                return np.array(packed.numpy())
         return super().numpy()
 
     def raw_chunks(self) -> Iterator[memoryview]:
         """Yield the payload as it lies in the file, whatever its type."""
         left = self.nbytes
-        with self.source.open("rb", buffering=0) as stream:
-            stream.seek(self.start)
+        with self._opened() as stream:
             while left:
                 piece = stream.read(min(left, CHUNK_BYTES))
                 if not piece:
                     raise UsageError(f"tensor '{self.name}' could not be read whole", where=str(self.source))
                 left -= len(piece)
                 yield memoryview(piece)
+
+
+def _version(facts: os.stat_result) -> tuple[int, int, int]:
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 class HeldTensor(StreamedTensor):

@@ -259,13 +259,31 @@ def test_a_data_file_that_was_cut_off(outside):
         io.load(path)
 
 
-def test_a_data_file_that_shrinks_while_it_is_read(outside, tmp_path):
+def test_a_data_file_that_changes_before_it_is_read(outside, tmp_path):
     path, _ = outside
     model = io.load(path)
     path.with_name("weights.bin").write_bytes(b"")
-    with pytest.raises(UsageError, match="could not be read whole"):
+    with pytest.raises(UsageError, match="has changed since the model was loaded"):
         io.save(model, tmp_path / "out" / "copy.onnx")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_weights_are_never_read_from_a_file_that_took_the_place_of_theirs(written, tmp_path):
+    """Saved in place, a model no longer has its weights; it says so, where it would have read others."""
+    path, _ = written
+    before = path.read_bytes()
+    model = io.load(path)
+    streamed = any(
+        isinstance(v.const_value, StreamedTensor) for g in all_graphs(model) for v in g.initializers.values()
+    )
+    model.doc_string = "moves every byte that follows"
+    io.save(model, path)
+    if streamed:
+        with pytest.raises(UsageError, match="load the model again"):
+            io.save(model, tmp_path / "copy.onnx")
+        assert not (tmp_path / "copy.onnx").exists()
+    path.write_bytes(before)
+    io.save(io.load(path), tmp_path / "copy.onnx")
 
 
 # --- weights of all types
