@@ -54,7 +54,8 @@ shapes = ["image:1x3x224x224:8x3x224x224:32x3x224x224"]
 name = "digits"
 version = "1.2.0"
 licences = ["LICENSE"]
-sign = "key.pem"
+sign = "key.pem"                  # an ed25519 private key
+triton = false                    # a model repository for Triton, too
 """
 
 
@@ -118,6 +119,7 @@ class BundlePart:
     version: str = ""
     licences: tuple[str, ...] = ()
     sign: str | None = None
+    triton: bool = False
 
 
 @dataclass(frozen=True)

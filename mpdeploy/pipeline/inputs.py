@@ -87,7 +87,7 @@ def bundle_inputs(report: str, part: BundlePart) -> Inputs:
         "name": part.name,
         "version": part.version,
         "licences": " ".join(sha256_of(Path(path)) for path in part.licences),
-        "key": str(part.sign),
+        "options": str((part.sign, part.triton)),
         **_versions(),
     }
 

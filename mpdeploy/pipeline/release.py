@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mpdeploy.bundle.manifest import TrainingFacts
 from mpdeploy.bundle.pack import Packing, pack
+from mpdeploy.bundle.triton import Serving
 from mpdeploy.files import sha256_of
 from mpdeploy.pipeline.config import BundlePart
 from mpdeploy.pipeline.manifest import write_manifest
@@ -58,6 +59,7 @@ def bundle(report: Path, work: Path, part: BundlePart, source: Path, sample: Fee
         sample=sample.first(1),
         licences=tuple(Path(path) for path in part.licences),
         training=_training(source),
+        serving=Serving() if part.triton else None,
         key=None if part.sign is None else Path(part.sign),
     )
     pack(report, work / part.name, packing)

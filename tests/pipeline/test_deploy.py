@@ -9,6 +9,7 @@ import pytest
 
 from mpdeploy import records
 from mpdeploy.bundle.check import check_bundle
+from mpdeploy.bundle.manifest import Role
 from mpdeploy.errors import DependencyError, UsageError
 from mpdeploy.pipeline import deploy, read_deployment
 from mpdeploy.pipeline.manifest import ExportManifest
@@ -50,9 +51,11 @@ def test_each_stage_is_done_when_what_it_is_made_from_changed(home):
     assert anew(run()) == ["convert-bf16", "verify-bf16", "report", "bundle"]
     edit("[bundle]", '[verify]\nbudget = "top1>=0.9"\n\n[bundle]')
     assert anew(run()) == ["verify-fp16", "verify-bf16", "report", "bundle"]
-    edit('name = "clouds"', 'name = "clouds"\nversion = "2"')
+    edit('name = "clouds"', 'name = "clouds"\nversion = "2"\ntriton = true')
     assert anew(run()) == ["bundle"]
-    assert check_bundle(Path("out/release")).version == "2"
+    manifest = check_bundle(Path("out/release"))
+    assert manifest.version == "2"
+    assert {file.role for file in manifest.files} >= {Role.SERVING, Role.SAMPLE}
     edit("seed = 1", "seed = 2")
     last = run()
     assert anew(last)[:2] == ["train", "export"]
