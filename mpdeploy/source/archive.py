@@ -1,5 +1,6 @@
 """A zip archive from a stranger, judged by its directory alone, before anything in it is read."""
 
+import contextlib
 import stat
 import zipfile
 import zlib
@@ -28,17 +29,24 @@ def check_archive(path: Path) -> tuple[str, ...]:
     if entries overlap, are encrypted, or would grow far beyond the archive's own size.
     """
     where = str(path)
+    with opened(path) as archive:
+        entries = archive.infolist()
+        for reason in _faults(entries, path.stat().st_size):
+            raise UsageError(f"the archive is not to be trusted: {reason}", where=where, remedy="do not load it")
+        for entry in entries:
+            if entry.compress_type != zipfile.ZIP_STORED:
+                _measure(archive, entry, where)
+    return tuple(entry.filename for entry in entries)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Yield the archive, to be read; damage that shows while it is read becomes a ``UsageError``."""
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            for reason in _faults(entries, path.stat().st_size):
-                raise UsageError(f"the archive is not to be trusted: {reason}", where=where, remedy="do not load it")
-            for entry in entries:
-                if entry.compress_type != zipfile.ZIP_STORED:
-                    _measure(archive, entry, where)
+            yield archive
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, zlib.error) as error:
-        raise UsageError("the archive is damaged", where=where, remedy="save or download it again") from error
-    return tuple(entry.filename for entry in entries)
+        raise UsageError("the archive is damaged", where=str(path), remedy="save or download it again") from error
 
 
 def _faults(entries: list[zipfile.ZipInfo], size: int) -> Iterator[str]:

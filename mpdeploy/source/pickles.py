@@ -1,14 +1,14 @@
 """What a pickle would import, read from its instructions; nothing is executed."""
 
 import pickletools
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
-from mpdeploy.source.archive import is_archive
+from mpdeploy.source.archive import is_archive, opened
 
 _STRINGS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "UNICODE", "BINUNICODE8", "SHORT_BINSTRING", "BINSTRING"})
+_LONGEST = 1 << 24  # bytes; no name and no plain value in a model file is longer
 _LEGACY_PICKLES = 8  # torch's old format: magic, protocol, system, object, keys; some to spare
 
 
@@ -19,7 +19,7 @@ def wanted_globals(path: Path) -> tuple[str, ...]:
     """
     found: set[str] = set()
     if is_archive(path):
-        with zipfile.ZipFile(path) as archive:
+        with opened(path) as archive:
             for name in archive.namelist():
                 if name.endswith(".pkl"):
                     with archive.open(name) as stream:
@@ -43,7 +43,7 @@ def _globals(stream: IO[bytes]) -> Iterator[str]:
     strings: list[str] = []
     memo: list[str | None] = []
     try:
-        for opcode, argument, _ in pickletools.genops(stream):
+        for opcode, argument, _ in pickletools.genops(cast(IO[bytes], _Bounded(stream))):
             if opcode.name in ("GLOBAL", "INST"):
                 yield ".".join(str(argument).split(" ", 1)).replace("__builtin__.", "builtins.")
             elif opcode.name in _STRINGS:
@@ -58,6 +58,16 @@ def _globals(stream: IO[bytes]) -> Iterator[str]:
                 yield ".".join(strings[-2:])
     except (ValueError, IndexError, EOFError, UnicodeDecodeError, OverflowError):
         return  # what is no pickle asks for nothing more
+
+
+class _Bounded:
+    """A stream that is never asked for more at once than a pickle's instructions can need."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.readline, self.tell, self._stream = stream.readline, stream.tell, stream
+
+    def read(self, size: int) -> bytes:
+        return self._stream.read(min(size, _LONGEST))
 
 
 def _harmless() -> frozenset[str]:

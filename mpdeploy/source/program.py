@@ -12,7 +12,7 @@ import torch
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.source.adapter import adapt
-from mpdeploy.source.archive import check_archive
+from mpdeploy.source.archive import check_archive, opened
 from mpdeploy.source.inputs import Inputs, examples_in, parse_input
 from mpdeploy.source.loaded import LoadedModule
 from mpdeploy.source.pickles import globals_of
@@ -46,7 +46,7 @@ def load_program(path: Path) -> Any:
             where=str(path),
             remedy="load it with that version and write it again with this one's torch.export.save",
         )
-    with zipfile.ZipFile(path) as archive:
+    with opened(path) as archive:
         for reason in _faults(archive, names):
             raise ModelError(
                 f"the .pt2 archive holds {reason}, which would run code",

@@ -2,7 +2,6 @@
 
 import json
 import mmap
-import pickle
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,21 +43,20 @@ def read_torch(path: Path, *, trust: bool = False) -> object:
             content: object = torch.load(
                 path, map_location="cpu", weights_only=not trust, mmap=True if zipped and size >= _MAP_FROM else None
             )
-    except pickle.UnpicklingError as error:
-        raise _refused(path) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError, MemoryError, TypeError, AttributeError) as error:
-        if trust:
-            raise UsageError(
-                f"the file cannot be loaded: {type(error).__name__}: {error}",
-                where=str(path),
-                remedy="install what it was saved with, or save its state_dict() alone",
-            ) from error
-        raise _refused(path) from error
     except ImportError as error:
         raise UsageError(
             f"the file needs Python code that is not here: {error}",
             where=str(path),
             remedy="install it, or save the model's state_dict() alone",
+        ) from error
+    except Exception as error:
+        # A damaged file may fail anywhere in torch's reader, in any way.
+        if not trust:
+            raise _refused(path) from error
+        raise UsageError(
+            f"the file cannot be loaded: {type(error).__name__}: {error}",
+            where=str(path),
+            remedy="install what it was saved with, or save its state_dict() alone",
         ) from error
     if not trust:
         for tensor in _tensors(content):

@@ -1,7 +1,6 @@
 """TorchScript archives: their code is read as text before torch may run any of it."""
 
 import ast
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 
 from mpdeploy.errors import ModelError, UsageError
-from mpdeploy.source.archive import check_archive
+from mpdeploy.source.archive import check_archive, opened
 from mpdeploy.source.operators import REACHING, forbidden_operator
 from mpdeploy.source.pickles import globals_of
 from mpdeploy.source.silence import silence
@@ -25,7 +24,7 @@ def load_torchscript(path: Path) -> Any:
     in it that asks for Python objects.  Raises ``ModelError`` then, ``UsageError`` if the archive is damaged.
     """
     names = check_archive(path)
-    with zipfile.ZipFile(path) as archive:
+    with opened(path) as archive:
         for name in names:
             if name.endswith(".pkl"):
                 with archive.open(name) as stream:
