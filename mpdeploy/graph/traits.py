@@ -130,4 +130,18 @@ RECIPROCAL_OPERANDS: dict[str, frozenset[int]] = {
 
 
 # Operators that TensorRT for RTX 1.7 refuses in a format although ONNX allows it (found by building each of them).
-BUILDER_LACKS: dict[Format, frozenset[str]] = {Format.BF16: frozenset({"ConvTranspose", "HardSwish"})}
+_WINDOWS = frozenset({"HannWindow", "HammingWindow", "BlackmanWindow"})
+BUILDER_LACKS: dict[Format, frozenset[str]] = {
+    Format.FP16: _WINDOWS,
+    Format.BF16: _WINDOWS | {"ConvTranspose", "HardSwish", "GRU"},
+}
+_SEQUENCE_LENS = 4
+
+
+def builder_refuses(node: ir.Node, low: Format) -> bool:
+    """Tell whether TensorRT builds the node in FP32, but not in the low format."""
+    if not is_standard(node):
+        return False
+    # Its importer masks what lies behind a sequence's end with float32 numbers.
+    has_lengths = node.op_type in ("LSTM", "GRU", "RNN") and len(node.inputs) > _SEQUENCE_LENS
+    return node.op_type in BUILDER_LACKS.get(low, ()) or (has_lengths and node.inputs[_SEQUENCE_LENS] is not None)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Set
 
 import onnx_ir as ir
 
-from mpdeploy.graph.traits import BUILDER_LACKS, RECIPROCAL_OPERANDS, Kind, is_standard, kind_of
+from mpdeploy.graph.traits import RECIPROCAL_OPERANDS, Kind, builder_refuses, is_standard, kind_of
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.bounds import Bounds
 from mpdeploy.plan.constants import scalar
@@ -170,9 +170,9 @@ def attributes(evidence: Evidence, group: Group) -> Reason | None:
 def builder(evidence: Evidence, group: Group) -> Reason | None:
     """An operator that the engine builders refuse in the low format."""
     node, low = group.node, evidence.low
-    if not is_standard(node) or node.op_type not in BUILDER_LACKS.get(low, ()):
+    if not builder_refuses(node, low):
         return None
-    return Reason(Code.BUILDER, f"TensorRT builds no {low.value} {node.op_type}")
+    return Reason(Code.BUILDER, f"TensorRT builds no {low.value} {node.op_type} of this form")
 
 
 def policy_list(evidence: Evidence, group: Group) -> Reason | None:
