@@ -232,8 +232,10 @@ def facts_of(source: Path, made: Path, data: Path) -> dict[str, float | str]:
 
 def casts_on_the_same_set(source: Path, made: Path, precision: str) -> int:
     """How many Casts mpdeploy puts in when it keeps exactly the nodes in FP32 that the other converter kept."""
-    fp32 = {n.name for n in all_nodes(io.load(made)) if any(is_fp32(v) for v in n.inputs)}
-    kept = [n.name for n in all_nodes(io.load(source)) if n.name in fp32 and any(is_fp32(v) for v in n.inputs)]
+    # By a node's data, not by operands that are FP32 in any case, as the scales of Resize.
+    fp32 = {n.name for n in all_nodes(io.load(made)) if any(is_fp32(v) for v in (*n.inputs[:1], *n.outputs))}
+    floats = {n.name for n in all_nodes(io.load(source)) if any(is_fp32(v) for v in (*n.inputs, *n.outputs))}
+    kept = [n.name for n in all_nodes(io.load(source)) if n.name in fp32 & floats and n.op_type != "Constant"]
     ours = BUILD / "out" / "same-set" / "low.onnx"
     return convert(source, ours, precision=precision, policy="fast", keep_fp32=tuple(map(glob.escape, kept))).casts
 

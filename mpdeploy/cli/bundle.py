@@ -1,7 +1,6 @@
 """`mpdeploy bundle`: pack a release, or verify one."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -121,21 +120,7 @@ def _show(manifest: Manifest, folder: Path) -> None:
 def _training(path: Path, *, required: bool) -> TrainingFacts | None:
     if not required and not path.is_file():
         return None
-    from mpdeploy.files import sha256_of
+    from mpdeploy.pipeline.release import training_facts
     from mpdeploy.train.checkpoint import load_checkpoint
 
-    record: Any = load_checkpoint(path).record
-    return TrainingFacts(
-        checkpoint_sha256=sha256_of(path),
-        recipe=record.recipe.file,
-        recipe_sha256=record.recipe.sha256,
-        level=str(record.level),
-        seed=record.seed,
-        epochs=record.epochs,
-        metric_name=record.metric_name,
-        metric=record.metric,
-        steps_applied=record.steps_applied,
-        steps_skipped=record.steps_skipped,
-        torch_version=record.torch_version,
-        mpdeploy_version=record.mpdeploy_version,
-    )
+    return training_facts(path, load_checkpoint(path).record)

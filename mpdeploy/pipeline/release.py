@@ -4,6 +4,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpdeploy.bundle.manifest import TrainingFacts
 from mpdeploy.bundle.pack import Packing, pack
@@ -19,6 +20,9 @@ from mpdeploy.report.write import write_report
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.source.kinds import Kind, kind_of
 from mpdeploy.source.ranges import RANGES
+
+if TYPE_CHECKING:
+    from mpdeploy.train.checkpoint import CheckpointRecord
 
 # What a stage leaves for the ones after it, and nobody else needs.
 FACTS, CONVERSION, DRIFT, EXAMPLES = "reference.json", "conversion.json", "drift.json", "examples.npz"
@@ -94,8 +98,13 @@ def _training(source: Path) -> TrainingFacts | None:
         record = load_checkpoint(source).record
     except MpdeployError:
         return None  # another kind of file
+    return training_facts(source, record)
+
+
+def training_facts(checkpoint: Path, record: "CheckpointRecord") -> TrainingFacts:
+    """Return what a manifest says of the training behind a checkpoint of ours."""
     return TrainingFacts(
-        checkpoint_sha256=sha256_of(source),
+        checkpoint_sha256=sha256_of(checkpoint),
         recipe=record.recipe.file,
         recipe_sha256=record.recipe.sha256,
         level=str(record.level),
