@@ -4,9 +4,10 @@
     python scripts/bench_amp.py scaling
     python scripts/bench_amp.py speed [--fabric-python PATH]
 
-All ratios come from one run.  `speed` starts each contender in a process of its own, in turns, so that a machine that
-gets slower or faster meets all alike.  For Fabric name the Python of an environment with `lightning-fabric`, `torch`
-of the same version, and this package.  Results are printed as tables, and as JSON with --json FILE.
+All ratios come from one run.  `speed` takes a step of each contender in turn, so that a machine that gets slower or
+faster meets all alike, and compares steps that stood side by side; memory is measured in processes of their own.
+For Fabric name the Python of an environment with `lightning-fabric`, `torch` of the same version, and this package.
+Results are printed as tables, and as JSON with --json FILE.
 """
 
 import argparse
@@ -19,7 +20,11 @@ from pathlib import Path
 WORKER = Path(__file__).with_name("bench_amp_worker.py")
 RECIPES = ("digits_cnn", "vit_digits", "lstm_digits", "unet_denoise", "char_gpt", "resnet18_digits")
 LEVELS = ("fp32", "bf16-mixed", "bf16-master", "fp16-mixed", "fp16-master")
-CASES = {"resnet18": "ResNet-18, 32 × 32 pixels, batch 32", "gpt": "GPT, 6 layers of 384, 16 × 64 characters"}
+CASES = {
+    "resnet18": "ResNet-18, 32 × 32 pixels, batch 32",
+    "resnet18_224": "ResNet-18, 224 × 224 pixels, batch 4",
+    "gpt": "GPT, 6 layers of 384, 16 × 64 characters",
+}
 
 
 def call(python: str, *words: object) -> dict:
@@ -88,33 +93,37 @@ def scaling(options: argparse.Namespace) -> list[dict]:
 
 def speed(options: argparse.Namespace) -> list[dict]:
     gpu, low = machine(options)
-    ways = [("hand", "fp32"), ("ours", "fp32"), *(("hand", f"{f}-mixed") for f in low)]
-    ways += [("ours", f"{f}-{kind}") for f in low for kind in ("mixed", "master")]
-    if options.fabric_python:
-        ways += [("fabric", f"{f}-mixed") for f in low]
+    ways = ["hand:fp32", "ours:fp32"]
+    for name in low:
+        ways += [f"hand:{name}-mixed", *([f"fabric:{name}-mixed"] if options.fabric_python else [])]
+        ways += [f"ours:{name}-mixed", f"ours:{name}-master"]
+    python = options.fabric_python or sys.executable
     rows = []
     for case in options.cases.split(","):
-        times: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
-        memory: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
-        for _ in range(options.rounds):
-            for way, level in ways:
-                python = options.fabric_python if way == "fabric" else sys.executable
-                result = call(
-                    python, "speed", "--way", way, "--level", level, "--case", case, "--steps", options.steps,
-                    "--threads", options.threads,
-                )  # fmt: skip
-                if "error" in result:
-                    sys.exit(f"{case} {way} {level}: {result['error']}")
-                times[way, level].append(result["ms"])
-                memory[way, level].append(result["peak_mb"])
-        base = statistics.median(times["hand", "fp32"])
-        print(f"\n{CASES[case]}{' on ' + gpu if gpu else ''}")
-        for (way, level), values in times.items():
-            ms, peak = statistics.median(values), statistics.median(memory[way, level])
-            rows.append({"case": case, "way": way, "level": level, "ms": ms, "rounds": values, "peak_mb": peak,
-                         "times_fp32": base / ms})  # fmt: skip
-            print(f"  {way:7} {level:12} {ms:8.2f} ms a step  {base / ms:5.2f} × fp32  peak {peak:7.0f} MB", flush=True)
+        found = checked(options, python, "speed", "--case", case, "--ways", ",".join(ways))
+        base = statistics.median(found["ms"]["hand:fp32"])
+        print(f"\n{CASES[case]}{' on ' + gpu if gpu else ''}: median of {options.steps} steps")
+        for way, times in found["ms"].items():
+            kind, _, level = way.partition(":")
+            by_hand = found["ms"]["hand:fp32" if level == "fp32" else f"hand:{level[:4]}-mixed"]
+            ratio = statistics.median(a / b for a, b in zip(times, by_hand, strict=True))
+            ms = statistics.median(times)
+            peak = checked(options, python, "memory", "--case", case, "--ways", way)["peak_mb"]
+            rows.append({"case": case, "way": kind, "level": level, "ms": ms, "steps": times, "peak_mb": peak,
+                         "times_fp32": base / ms, "of_hand_written": ratio})  # fmt: skip
+            print(
+                f"  {kind:7} {level:12} {ms:8.2f} ms  {base / ms:5.2f} × fp32  "
+                f"{ratio:6.3f} of the hand-written step  peak {peak:7.0f} MB",
+                flush=True,
+            )
     return rows
+
+
+def checked(options: argparse.Namespace, python: str, what: str, *words: object) -> dict:
+    result = call(python, what, *words, "--steps", options.steps, "--threads", options.threads)
+    if "error" in result:
+        sys.exit(f"{what} {' '.join(map(str, words))}: {result['error']}")
+    return result
 
 
 def machine(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
@@ -139,7 +148,6 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="passes over the data; each recipe's own by default")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--steps", type=int, default=40, help="steps that are timed, or trained by `scaling`")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves them to torch")
     parser.add_argument("--fabric-python")
     parser.add_argument("--json", type=Path)

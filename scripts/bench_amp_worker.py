@@ -5,7 +5,6 @@ import json
 import math
 import platform
 import resource
-import statistics
 import sys
 import tempfile
 import time
@@ -34,9 +33,10 @@ def type_home(model: Callable[[], nn.Module]) -> str:
 
 def case(name: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor, Callable[..., torch.Tensor]]:
     torch.manual_seed(0)
-    if name == "resnet18":
+    if name.startswith("resnet18"):
         model = module_of("resnet18_digits").ResNet18()
-        x, y = torch.randn(32, 1, 32, 32), torch.randint(0, 10, (32,))
+        size, pixels = (32, 32) if name == "resnet18" else (4, 224)
+        x, y = torch.randn(size, 1, pixels, pixels), torch.randint(0, 10, (size,))
         return model.to(DEVICE), x.to(DEVICE), y.to(DEVICE), functional.cross_entropy
     gpt = module_of("char_gpt")
     model = gpt.Gpt(width=384, heads=6, depth=6)
@@ -94,23 +94,44 @@ def fabric(model: nn.Module, optimizer: torch.optim.Optimizer, level: str, loss_
     return step
 
 
-def speed(options: argparse.Namespace) -> dict:
-    model, x, y, loss_of = case(options.case)
+def contender(case_name: str, way: str, level: str) -> Callable[[], float]:
+    """Return what takes one training step and says how many milliseconds it took."""
+    model, x, y, loss_of = case(case_name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    way = {"hand": hand, "ours": ours, "fabric": fabric}[options.way]
-    step = way(model, optimizer, options.level, loss_of)
-    times = []
-    for number in range(WARM_UP + options.steps):
+    step = {"hand": hand, "ours": ours, "fabric": fabric}[way](model, optimizer, level, loss_of)
+
+    def timed() -> float:
         begin = time.perf_counter()
         step(x, y)
         if DEVICE == "cuda":
             torch.cuda.synchronize()
-        if number >= WARM_UP:
-            times.append(1000 * (time.perf_counter() - begin))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return 1000 * (time.perf_counter() - begin)
+
+    return timed
+
+
+def speed(options: argparse.Namespace) -> dict:
+    """Time all ways in one process, a step of each in turn: a machine that gets slower slows all alike."""
+    steps = {way: contender(options.case, *way.split(":")) for way in options.ways.split(",")}
+    times: dict[str, list[float]] = {way: [] for way in steps}
+    order = list(steps)
+    for number in range(WARM_UP + options.steps):
+        for way in order:
+            took = steps[way]()
+            if number >= WARM_UP:
+                times[way].append(took)
+        order = [*order[1:], order[0]]  # no way always comes after the same one
+    return {"ms": times}
+
+
+def memory(options: argparse.Namespace) -> dict:
+    """Return the peak memory of a few steps of one way, in a process of its own."""
+    step = contender(options.case, *options.ways.split(":"))
+    for _ in range(3):
+        step()
     if DEVICE == "cuda":
-        peak = torch.cuda.max_memory_allocated() / 2**20
-    return {"ms": statistics.median(times), "mean_ms": statistics.fmean(times), "peak_mb": peak}
+        return {"peak_mb": torch.cuda.max_memory_allocated() / 2**20}
+    return {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 def train(options: argparse.Namespace) -> dict:
@@ -181,8 +202,8 @@ def machine(options: argparse.Namespace) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["speed", "train", "scaling", "machine"])
-    parser.add_argument("--way")
+    parser.add_argument("what", choices=["speed", "memory", "train", "scaling", "machine"])
+    parser.add_argument("--ways", help="WAY:LEVEL,…")
     parser.add_argument("--level")
     parser.add_argument("--case")
     parser.add_argument("--recipe")
@@ -193,7 +214,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    run = {"speed": speed, "train": train, "scaling": scaling, "machine": machine}[options.what]
+    run = {"speed": speed, "memory": memory, "train": train, "scaling": scaling, "machine": machine}[options.what]
     print(json.dumps(run(options)))
 
 
