@@ -23,18 +23,20 @@ if TYPE_CHECKING:
     from mpdeploy.amp.scaling import LossScaling as LossScaling
     from mpdeploy.amp.scaling import ScaleState as ScaleState
     from mpdeploy.amp.telemetry import Telemetry as Telemetry
+    from mpdeploy.numerics.formats import Format as Format
 
 # Loaded on first use: the levels are known to the command line, which must not wait for torch.
 _HOMES = {
-    "AmpConfig": "levels",
-    "Ema": "ema",
-    "Engine": "engine",
-    "Level": "levels",
-    "LossScaling": "scaling",
-    "ScaleState": "scaling",
-    "Skip": "result",
-    "StepResult": "result",
-    "Telemetry": "telemetry",
+    "AmpConfig": "amp.levels",
+    "Ema": "amp.ema",
+    "Engine": "amp.engine",
+    "Format": "numerics.formats",
+    "Level": "amp.levels",
+    "LossScaling": "amp.scaling",
+    "ScaleState": "amp.scaling",
+    "Skip": "amp.result",
+    "StepResult": "amp.result",
+    "Telemetry": "amp.telemetry",
 }
 __all__ = list(_HOMES)
 
@@ -42,4 +44,4 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mpdeploy.amp' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"mpdeploy.amp.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"mpdeploy.{_HOMES[name]}"), name)

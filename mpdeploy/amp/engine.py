@@ -56,7 +56,7 @@ class Engine:
         group: ProcessGroup | None = None,
         observer: StepObserver | None = None,
     ) -> None:
-        self.config = precision.config if isinstance(precision, Level) else precision
+        self.config = AmpConfig.of(precision)
         self._model = model
         self._optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         refuse_unfit(model, self._optimizers, self.config)

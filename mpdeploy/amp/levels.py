@@ -68,6 +68,16 @@ class AmpConfig:
             f"{scale}, stops after {self.patience} skipped steps in a row"
         )
 
+    @classmethod
+    def of(cls, precision: "Level | AmpConfig") -> "AmpConfig":
+        """Return what a level stands for, or the configuration itself."""
+        return precision.config if isinstance(precision, Level) else precision
+
+    @property
+    def name(self) -> str:
+        """The word of the level that this is, or one that says that it is none of them, as in ``fp16-custom``."""
+        return next((level.value for level in Level if level.config == self), f"{self.compute.value}-custom")
+
     @property
     def master_weights(self) -> bool:
         """Whether the optimizer works on FP32 copies of low-precision weights."""

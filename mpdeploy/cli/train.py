@@ -65,9 +65,9 @@ def command(
     from mpdeploy.train.world import Sharding, join
 
     loaded = load_recipe(recipe)
-    level = Level.named(precision) if precision else loaded.recipe.level
-    settings = Settings(level, epochs or loaded.recipe.epochs, seed, save_every, keep, look_every, Sharding(sharding))
-    folder = output or Path("runs") / loaded.name
+    chosen = Level.named(precision) if precision else loaded.recipe.level
+    settings = Settings(chosen, epochs or loaded.recipe.epochs, seed, save_every, keep, look_every, Sharding(sharding))
+    config, folder = settings.config, output or Path("runs") / loaded.name
     world = join()
     try:
         sink = tensorboard_sink(folder / "tensorboard") if tensorboard and world.leads else None
@@ -77,9 +77,9 @@ def command(
         if world.leads:
             for warning in caught:
                 note(f"warning: {warning.message}")
-            note(f"training {loaded.name} in {level.value}, {training.steps_left} of {training.total_steps} steps")
-            note(f"{level.value}: {level.config}")
-        train_to_the_end(training, f"{loaded.name} {level.value}", world)
+            note(f"training {loaded.name} in {config.name}, {training.steps_left} of {training.total_steps} steps")
+            note(f"{config.name}: {config}")
+        train_to_the_end(training, f"{loaded.name} {config.name}", world)
         record = training.finish()
     finally:
         world.leave()
@@ -96,7 +96,7 @@ def command(
     def show() -> None:
         metric = "not finite" if record.metric is None else f"{record.metric:.4f}"
         print(
-            f"{paths['checkpoint']}: {record.metric_name} {metric} on held-out examples, {level.value}, "
+            f"{paths['checkpoint']}: {record.metric_name} {metric} on held-out examples, {config.name}, "
             f"{record.steps_applied} steps applied, {record.steps_skipped} skipped"
         )
         if "report" in paths:
@@ -107,7 +107,7 @@ def command(
 
     if not world.leads:
         return Outcome(None, lambda: None)
-    return Outcome({**paths, "configuration": str(level.config), "record": asdict(record)}, show)
+    return Outcome({**paths, "configuration": str(config), "record": asdict(record)}, show)
 
 
 def _write_report(telemetry: Path, page: Path) -> Path:

@@ -26,6 +26,11 @@ class Batch:
         """Return the batch on a device."""
         return Batch(tuple(value.to(device) for value in self.inputs), self.labels.to(device))
 
+    def parts(self, count: int) -> "list[Batch]":
+        """Return the batch in ``count`` parts of nearly equal size, fewer if it has fewer examples."""
+        columns = [torch.tensor_split(value, min(count, len(self.labels))) for value in (*self.inputs, self.labels)]
+        return [Batch(tuple(inputs), labels) for *inputs, labels in zip(*columns, strict=True)]
+
 
 class Examples(Protocol):
     """A set of examples that knows its size and makes a batch of any of them."""

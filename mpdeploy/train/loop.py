@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from mpdeploy.amp.levels import Level
+from mpdeploy.amp.levels import AmpConfig, Level
 from mpdeploy.amp.observer import StepObserver
 from mpdeploy.amp.result import StepResult
 from mpdeploy.amp.telemetry import INTERVAL, Sink, Telemetry, format_judged
@@ -38,13 +38,18 @@ class Settings:
     Every ``look_every`` steps telemetry looks closely.
     """
 
-    level: Level
+    precision: Level | AmpConfig
     epochs: int
     seed: int = 0
     save_every: int = 1000
     keep: int = 1
     look_every: int = INTERVAL
     sharding: Sharding = Sharding.DDP
+
+    @property
+    def config(self) -> AmpConfig:
+        """The configuration of the precision."""
+        return AmpConfig.of(self.precision)
 
     def __post_init__(self) -> None:
         if min(self.epochs, self.save_every, self.keep, self.look_every) < 1:
@@ -82,12 +87,12 @@ class Training:
         world: World = World(),  # noqa: B008 - immutable
         sink: Sink | None = None,
     ) -> None:
-        recipe, config = loaded.recipe, settings.level.config
+        recipe, config = loaded.recipe, settings.config
         self._loaded, self._folder, self._settings, self._world = loaded, folder, settings, world
         self._sink = sink
         configuration = Configuration(
             loaded.id,
-            settings.level.value,
+            settings.config.name,
             settings.seed,
             settings.epochs,
             recipe.batch_size,
@@ -154,7 +159,7 @@ class Training:
         _, measured = measure(self._assembly, self._loaded, self._data, self._world)
         settings = self._settings
         checkpoint = checkpoint_of(
-            self._loaded, self._data, settings.level.value, settings.seed, settings.epochs, self._position, measured
+            self._loaded, self._data, settings.config.name, settings.seed, settings.epochs, self._position, measured
         )
         if self._world.leads:
             hand_over_feeds(self._folder, self._loaded, self._data)
@@ -171,14 +176,13 @@ class Training:
     def _step(self, epoch: int, batch: Batch) -> Step:
         recipe, parts, position = self._loaded.recipe, self._assembly, self._position
         with blamed_on(self._loaded.path, "in a training step"):
-            with parts.engine.forward():
-                outputs = parts.call(*batch.inputs)
-            loss = recipe.loss(in_fp32(outputs), batch.labels)
-            parts.engine.backward(loss)
+            loss = sum(
+                self._backward(part, len(part.labels) / len(batch.labels)) for part in batch.parts(recipe.accumulate)
+            )
         result = parts.engine.step(clip_norm=recipe.clip_norm)
         if parts.ema:
             parts.ema.update(result)
-        mean = self._world.mean(float(loss.detach()))
+        mean = self._world.mean(loss)
         if result.applied:
             if parts.schedule:
                 parts.schedule.step()
@@ -189,6 +193,15 @@ class Training:
             self._position = replace(position, epoch_skipped=position.epoch_skipped + 1, skipped=position.skipped + 1)
         self._position = replace(self._position, batches=position.batches + 1)
         return Step(epoch, position.steps, mean, result)
+
+    def _backward(self, batch: Batch, share: float) -> float:
+        """Add the gradients of a part of a step's batch; return what it adds to the step's loss."""
+        recipe, parts = self._loaded.recipe, self._assembly
+        with parts.engine.forward():
+            outputs = parts.call(*batch.inputs)
+        loss = recipe.loss(in_fp32(outputs), batch.labels) * share
+        parts.engine.backward(loss)
+        return float(loss.detach())
 
     def _end_epoch(self) -> None:
         position, better = self._position, self._loaded.recipe.metric.better
@@ -201,7 +214,7 @@ class Training:
         if self._world.leads and all(better(metric, other) for other in earlier):
             settings, epoch = self._settings, len(history)
             best = checkpoint_of(
-                self._loaded, self._data, settings.level.value, settings.seed, epoch, self._position, measured
+                self._loaded, self._data, settings.config.name, settings.seed, epoch, self._position, measured
             )
             save_checkpoint(best, self._folder / BEST)
         self.save()
@@ -211,7 +224,7 @@ class Training:
             return None
         return Telemetry(
             model,
-            format_judged(self._settings.level.config),
+            format_judged(self._settings.config),
             self._tell,
             interval=self._settings.look_every,
             place=lambda: (self._position.steps, self._position.skipped),

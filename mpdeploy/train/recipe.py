@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from mpdeploy.amp.levels import Level
+from mpdeploy.amp.levels import AmpConfig, Level
 from mpdeploy.errors import UsageError
 from mpdeploy.train.data import LABELS, Examples
 from mpdeploy.train.specs import TensorSpec
@@ -58,8 +58,11 @@ class Recipe:
     ``model()`` builds it with fresh weights (random numbers are seeded by the loop); it is called with the
     ``inputs`` in order and returns a tensor, or a tuple of them, named by ``outputs``.  ``loss(outputs, labels)``
     returns a scalar; it sees FP32 outputs, outside autocast.  ``optimizer(model)`` may group parameters;
-    ``schedule(optimizer, steps)`` returns a scheduler that is stepped after each applied step.  ``clip_norm``
-    bounds the gradient's 2-norm.  With ``ema_decay`` an average of the weights is kept, measured and handed over.
+    ``schedule(optimizer, steps)`` returns a scheduler that is stepped after each applied step.  ``level`` is a
+    precision level or a configuration of your own.  A step learns from ``batch_size`` examples; with ``accumulate``
+    they go through the model in so many parts, one after the other, which takes less memory: the loss must be a
+    mean over examples then.  ``clip_norm`` bounds the gradient's 2-norm.  With ``ema_decay`` an average of the
+    weights is kept, measured and handed over.
     Raises ``UsageError`` for contradictions.
     """
 
@@ -72,7 +75,8 @@ class Recipe:
     metric: Metric
     epochs: int
     batch_size: int
-    level: Level = Level.BF16_MIXED
+    level: Level | AmpConfig = Level.BF16_MIXED
+    accumulate: int = 1
     clip_norm: float | None = None
     ema_decay: float | None = None
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
@@ -87,4 +91,9 @@ class Recipe:
         if self.epochs < 1 or self.batch_size < 1:
             raise UsageError(
                 f"the recipe has {self.epochs} epochs of batches of {self.batch_size}", remedy="use numbers from 1"
+            )
+        if not 1 <= self.accumulate <= self.batch_size:
+            raise UsageError(
+                f"the recipe's batches of {self.batch_size} cannot be taken in {self.accumulate} parts",
+                remedy="choose accumulate from 1 to batch_size",
             )

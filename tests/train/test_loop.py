@@ -39,6 +39,29 @@ def test_the_digits_cnn_trains_in_fp16_with_a_dynamic_scale(tmp_path):
     assert sum(s.result.applied for s in steps) >= 6
 
 
+def test_a_batch_in_parts_teaches_what_it_does_as_a_whole(mlp, tmp_path):
+    plain = mlp.read_text().replace("nn.BatchNorm1d(32), ", "").replace("nn.Dropout(0.1), ", "").replace("5e-3", "1e-3")
+    losses = []
+    for parts in (1, 3):
+        mlp.write_text(plain.replace("epochs=3", f"epochs=1, accumulate={parts}"))
+        steps, _ = run(mlp, tmp_path / str(parts), Settings(Level.FP32, epochs=1))
+        losses.append([step.loss for step in steps])
+    assert len(losses[0]) == 15
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # 100 examples in parts of 34, 33 and 33
+    assert losses[0] != losses[1]
+
+
+def test_a_recipe_may_bring_a_configuration_of_its_own(mlp, tmp_path):
+    text = mlp.read_text().replace(
+        "import torch\n", "import torch\nfrom mpdeploy.amp import AmpConfig, Format, LossScaling\n", 1
+    )
+    text = text.replace("epochs=3", "epochs=1, level=AmpConfig(Format.FP16, scaling=LossScaling.static(128.0))")
+    mlp.write_text(text)
+    steps, record = run(mlp, tmp_path / "run", Settings(load_recipe(mlp).recipe.level, epochs=1))
+    assert {step.result.scale_after for step in steps} == {128.0}
+    assert record.level == "fp16-custom"
+
+
 @pytest.mark.filterwarnings("ignore:weights in .* without FP32 masters:RuntimeWarning")
 @pytest.mark.parametrize("level", list(Level))
 def test_the_checkpoints_metric_is_that_of_its_fp32_weights(mlp, tmp_path, level):
@@ -142,6 +165,7 @@ def test_a_failed_training_leaves_the_old_checkpoint(mlp, tmp_path):
         ("x[1500:],), y[1500:]", "x[:0],), y[:0]", "no held-out examples"),
         ('outputs=("logits",)', 'outputs=("labels",)', "none of them `labels`"),
         ("epochs=3", "epochs=0", "0 epochs"),
+        ("epochs=3", "epochs=1, accumulate=101", "batches of 100 cannot be taken in 101 parts"),
         ("x[:1500],), y[:1500]", "x[:1500], x[:1500]), y[:1500]", "2 arrays of training examples for 1 inputs"),
         ("model.parameters()", "nn.Linear(2, 2).parameters()", "holds no parameter of the model"),
     ],
