@@ -79,12 +79,12 @@ def test_the_examples_do_what_they_show(tmp_path, monkeypatch, cli):
             wrong.append(f"$ {command}\n--- exit code {code}, expected\n{expected}--- found\n{found}{fault}")
     assert not wrong, "\n\n".join(wrong)
 
-    # The Python example goes on where the commands stopped.
-    (program,), (printed,) = blocks("python"), blocks("text")
-    output = io.StringIO()
+    # The Python examples go on where the commands, and each other, stopped.
+    output, names = io.StringIO(), {}
     with contextlib.redirect_stdout(output):
-        exec(compile(program, "README.md", "exec"), {})  # noqa: S102
-    assert output.getvalue() == printed
+        for program in blocks("python"):
+            exec(compile(program, "README.md", "exec"), names)  # noqa: S102
+    assert re.fullmatch(pattern("".join(blocks("text"))), output.getvalue().strip(), re.DOTALL)
 
 
 def test_an_expected_output_is_compared(monkeypatch):

@@ -37,6 +37,13 @@ class StepResult:
     nonfinite: tuple[str, ...] = ()
     streak: int = 0
 
+    def __str__(self) -> str:
+        """Say in one line what happened."""
+        scale = f", loss scale {self.scale_after:g}" if self.scale_after != 1 else ""
+        if self.skipped:
+            return f"skipped, {self.skipped.value}, {self.streak} in a row{scale}"
+        return f"applied, gradient norm {self.grad_norm:.3g}{' clipped' if self.clipped else ''}{scale}"
+
     @property
     def applied(self) -> bool:
         """Whether parameters and optimizer state moved."""

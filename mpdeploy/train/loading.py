@@ -37,12 +37,13 @@ class LoadedRecipe:
         return Path(self.id.file).stem
 
 
-def load_recipe(path: Path, expected: RecipeId | None = None) -> LoadedRecipe:
+def load_recipe(path: str | Path, expected: RecipeId | None = None) -> LoadedRecipe:
     """Import the recipe file at ``path`` and return what it defines as ``recipe``.
 
     With ``expected`` nothing is imported unless the file has that hash.  Raises ``UsageError`` if the file is
     missing, another one, fails to import or defines no ``Recipe``.
     """
+    path = Path(path)
     content = readable_file(path, "recipe").read_bytes()
     identity = RecipeId(path.name, sha256(content).hexdigest())
     if expected is not None and identity.sha256 != expected.sha256:

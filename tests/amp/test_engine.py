@@ -177,6 +177,7 @@ def test_the_gradient_norm_and_clipping_are_in_true_units():
     assert result.scale_before == 65536
     assert result.grad_norm == pytest.approx(0.2, rel=1e-3)
     assert not result.clipped
+    assert str(result) == "applied, gradient norm 0.2, loss scale 65536"
     assert float(layer.weight.detach().norm()) == pytest.approx(0.2, rel=1e-3)
 
 
