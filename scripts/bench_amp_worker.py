@@ -142,9 +142,7 @@ def train(options: argparse.Namespace) -> dict:
 
     loaded = load_recipe(MODELS / f"{options.recipe}.py")
     epochs = options.epochs or loaded.recipe.epochs
-    # oneDNN has no FP16 LSTM on a CPU; torch's own kernels have one.
-    onednn = DEVICE == "cuda" or not (options.level.startswith("fp16") and options.recipe == "lstm_digits")
-    with tempfile.TemporaryDirectory() as folder, torch.backends.mkldnn.flags(enabled=onednn):
+    with tempfile.TemporaryDirectory() as folder:
         settings = Settings(Level.named(options.level), epochs, options.seed, save_every=10**9)
         training = Training(loaded, Path(folder), settings, world=join())
         for _ in training.steps():

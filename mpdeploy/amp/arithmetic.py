@@ -12,7 +12,20 @@ from mpdeploy.numerics.formats import LOW_FORMATS, Format
 @contextlib.contextmanager
 def autocast(device: str, compute: Format) -> Iterator[None]:
     """Run a forward pass inside: matrix products and convolutions compute in ``compute``."""
-    with fp32_products(compute), torch.autocast(device, TORCH_DTYPES[compute], enabled=compute in LOW_FORMATS):
+    low = torch.autocast(device, TORCH_DTYPES[compute], enabled=compute in LOW_FORMATS)
+    with fp32_products(compute), _kernels_that_exist(device, compute), low:
+        yield
+
+
+@contextlib.contextmanager
+def _kernels_that_exist(device: str, compute: Format) -> Iterator[None]:
+    """Keep oneDNN out of FP16 on a processor without FP16 units: it takes an LSTM, then finds that it has no kernel.
+
+    torch's own kernels are as fast there, and complete.
+    """
+    torch_alone = device == "cpu" and compute is Format.FP16 and not torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    # None leaves TF32 as it is; to set it, either way, brings a warning where there is no Intel GPU.
+    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None) if torch_alone else contextlib.nullcontext():
         yield
 
 

@@ -206,6 +206,19 @@ def test_p13_losses_that_half_precision_breaks_run_on_fp32_outputs(loss):
     assert 0 < result.grad_norm < 1e3
 
 
+def test_an_lstm_trains_in_fp16_on_any_processor():
+    torch.manual_seed(0)
+    model, x = nn.LSTM(4, 8), torch.randn(3, 2, 4)
+    expected, _ = model(x)
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), Level.FP16_MIXED)
+    with engine.forward():
+        output, _ = model(x)
+    assert 0 < float((output - expected).detach().abs().max()) < 2e-3  # its products were rounded to FP16
+    engine.backward(output.float().square().sum())
+    assert engine.step().applied
+    assert torch.backends.mkldnn.enabled
+
+
 def test_an_operator_that_the_processor_cannot_do_in_fp16_is_told_with_the_way_out():
     # An error of oneDNN's own form, whatever this processor can do.
     class NoKernel(nn.Linear):
