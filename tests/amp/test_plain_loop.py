@@ -73,3 +73,24 @@ def test_its_state_is_one_entry_of_the_loops_own_checkpoint(batches, tmp_path):
     engine = Engine(model, optimizer, Level.BF16_MASTER)
     engine.load_state_dict(torch.load(tmp_path / "ckpt.pt", weights_only=True)["engine"])
     assert [step(engine, model, batch) for batch in batches[1:3]] == went_on
+
+
+@pytest.mark.parametrize("level", [Level.BF16_MASTER, Level.FP16_MIXED])
+def test_a_compiled_model_trains_like_the_plain_one(level):
+    def train(compiled):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 4))
+        called = torch.compile(model, backend="aot_eager") if compiled else model
+        engine = Engine(called, torch.optim.AdamW(called.parameters(), lr=1e-2), level)
+        results = []
+        for step in range(4):
+            with engine.forward():
+                output = called(torch.randn(32, 8))
+            loss = output.float().square().mean()
+            engine.backward(loss * float("inf") if step == 1 else loss)
+            results.append(engine.step(clip_norm=0.1))
+        return [(r.applied, r.grad_norm, r.scale_after) for r in results], model[1].running_mean.tolist()
+
+    steps, statistics = train(compiled=False)
+    assert [applied for applied, _, _ in steps] == [True, False, True, True]
+    assert (steps, statistics) == train(compiled=True)
