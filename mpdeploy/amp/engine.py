@@ -34,6 +34,8 @@ from mpdeploy.errors import UsageError
 class Engine:
     """Trains ``model`` in the given precision; the optimizers step together or not at all.
 
+    ``precision`` is a level, the word for one, or a configuration of your own.
+
     A step is: ``forward()`` around the model's call, ``backward(loss)`` once or, to accumulate gradients or for
     several losses, more often, then ``step()``.  The loss belongs outside ``forward()``, on FP32 outputs: losses
     are where FP16 overflows first.  At a level with master weights the model is converted here, and the
@@ -50,7 +52,7 @@ class Engine:
         self,
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
-        precision: Level | AmpConfig,
+        precision: Level | AmpConfig | str,
         *,
         losses: Sequence[str] = ("loss",),
         group: ProcessGroup | None = None,
@@ -117,12 +119,15 @@ class Engine:
         If any gradient is infinite or NaN, nothing is applied: parameters, optimizer state and buffers are then
         what they were before the step's first ``forward()``.
 
-        Raises ``UsageError`` if there are no gradients, and ``TrainingDiverged`` if too many steps were skipped in
-        a row or the loss scale is at its floor; that skipped step, too, has left nothing behind.
+        Raises ``UsageError`` if there are no gradients or the norm is not positive, and ``TrainingDiverged`` if too
+        many steps were skipped in a row or the loss scale is at its floor; that skipped step, too, has left nothing
+        behind.
         """
         parameters = [p for p in parameters_of(self._optimizers) if p.grad is not None]
         if not parameters:
             raise UsageError("a step without gradients", remedy="call backward(loss) before step()")
+        if clip_norm is not None and not clip_norm > 0:
+            raise UsageError(f"gradients cannot be clipped to a norm of {clip_norm}", remedy="choose a positive one")
         gradients = values_of(parameters)
         unit = 1.0 if self._scales.several else self._scales.first.scale
         if not self._scales.several:

@@ -69,9 +69,13 @@ class AmpConfig:
         )
 
     @classmethod
-    def of(cls, precision: "Level | AmpConfig") -> "AmpConfig":
-        """Return what a level stands for, or the configuration itself."""
-        return precision.config if isinstance(precision, Level) else precision
+    def of(cls, precision: "Level | AmpConfig | str") -> "AmpConfig":
+        """Return what a level, or the word for one, stands for; a configuration as it is.
+
+        Raises ``UsageError`` for a word that names no level.
+        """
+        level = Level.named(precision) if isinstance(precision, str) else precision
+        return level.config if isinstance(level, Level) else level
 
     @property
     def name(self) -> str:

@@ -22,6 +22,8 @@ def refuse_unfit(model: nn.Module, optimizers: Sequence[Optimizer], config: AmpC
                 f"the weight `{name}` is given in {low}: what FP32 held is gone, and updates would round away",
                 remedy=f"give the model in FP32, or train it at {low}-master, which makes FP32 masters of its weights",
             )
+    if not optimizers:
+        raise UsageError("there is no optimizer", remedy="make one from model.parameters()")
     own = {id(parameter) for parameter in model.parameters()}
     for optimizer in optimizers:
         if isinstance(optimizer, LBFGS):

@@ -38,7 +38,7 @@ class Settings:
     Every ``look_every`` steps telemetry looks closely.
     """
 
-    precision: Level | AmpConfig
+    precision: Level | AmpConfig | str
     epochs: int
     seed: int = 0
     save_every: int = 1000

@@ -59,10 +59,10 @@ class Recipe:
     ``inputs`` in order and returns a tensor, or a tuple of them, named by ``outputs``.  ``loss(outputs, labels)``
     returns a scalar; it sees FP32 outputs, outside autocast.  ``optimizer(model)`` may group parameters;
     ``schedule(optimizer, steps)`` returns a scheduler that is stepped after each applied step.  ``level`` is a
-    precision level or a configuration of your own.  A step learns from ``batch_size`` examples; with ``accumulate``
-    they go through the model in so many parts, one after the other, which takes less memory: the loss must be a
-    mean over examples then.  ``clip_norm`` bounds the gradient's 2-norm.  With ``ema_decay`` an average of the
-    weights is kept, measured and handed over.
+    precision level, its word, or a configuration of your own.  A step learns from ``batch_size`` examples; with
+    ``accumulate`` they go through the model in so many parts, one after the other, which takes less memory: the
+    loss must be a mean over examples then.  ``clip_norm`` bounds the gradient's 2-norm.  With ``ema_decay`` an
+    average of the weights is kept, measured and handed over.
     Raises ``UsageError`` for contradictions.
     """
 
@@ -75,7 +75,7 @@ class Recipe:
     metric: Metric
     epochs: int
     batch_size: int
-    level: Level | AmpConfig = Level.BF16_MIXED
+    level: Level | AmpConfig | str = Level.BF16_MIXED
     accumulate: int = 1
     clip_norm: float | None = None
     ema_decay: float | None = None

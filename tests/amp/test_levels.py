@@ -41,6 +41,14 @@ def test_the_words_of_apex_are_aliases():
         Level.named("fp8")
 
 
+def test_a_word_stands_for_its_level():
+    assert AmpConfig.of("O2") == AmpConfig.of(Level.FP16_MASTER) == AmpConfig.of(Level.FP16_MASTER.config)
+    assert [AmpConfig.of(level).name for level in Level] == [level.value for level in Level]
+    assert AmpConfig(Format.BF16, patience=3).name == "bf16-custom"
+    with pytest.raises(UsageError, match="no precision level `half`"):
+        AmpConfig.of("half")
+
+
 def test_only_levels_without_masters_are_a_risk():
     assert {level for level in Level if level.config.risk} == {Level.BF16_TRUE, Level.FP16_TRUE}
     assert "lose every update smaller than 4e-03 of the weight" in Level.BF16_TRUE.config.risk

@@ -146,6 +146,19 @@ def test_averages_stand_still_on_a_skip_and_stand_in_for_the_weights(level):
         Ema(engine, 1.0)
 
 
+def test_an_engine_wants_an_optimizer_and_a_positive_norm():
+    layer = nn.Linear(2, 2)
+    with pytest.raises(UsageError, match="there is no optimizer"):
+        Engine(layer, [], "bf16-mixed")
+    engine = Engine(layer, torch.optim.SGD(layer.parameters(), lr=1.0), "bf16-mixed")
+    engine.backward(layer(torch.ones(1, 2)).sum())
+    before = layer.weight.detach().clone()
+    for norm in (0.0, -1.0, float("nan")):
+        with pytest.raises(UsageError, match="cannot be clipped"):
+            engine.step(clip_norm=norm)
+    assert torch.equal(layer.weight, before)
+
+
 def test_levels_without_masters_warn_and_refuse_an_eps_that_vanishes():
     layer = nn.Linear(2, 2)
     with pytest.warns(RuntimeWarning, match="fp16 without FP32 masters lose every update"):
