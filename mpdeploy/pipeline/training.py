@@ -22,8 +22,7 @@ def train_stage(shop: Workshop, part: TrainPart, trains: Trains) -> Done:
     from mpdeploy.amp.levels import Level
     from mpdeploy.train.loading import load_recipe
     from mpdeploy.train.loop import Settings
-    from mpdeploy.train.states import newest
-    from mpdeploy.train.stores import STATES
+    from mpdeploy.train.states import STATES, newest
 
     def make(work: Path, final: Path) -> None:
         loaded = load_recipe(Path(part.recipe))

@@ -17,8 +17,16 @@ from mpdeploy import records
 from mpdeploy.errors import UsageError
 from mpdeploy.train.checkpoint import load_tensors, save_tensors
 from mpdeploy.train.shard_reader import SafeReader
-from mpdeploy.train.states import Configuration, Position, StateRecord, refuse_other, state_name
-from mpdeploy.train.stores import STATES, newest_or_refuse, remove_old
+from mpdeploy.train.states import (
+    STATES,
+    Configuration,
+    Position,
+    StateRecord,
+    newest_or_refuse,
+    refuse_other,
+    remove_old,
+    state_name,
+)
 from mpdeploy.train.world import World
 
 _MARK = "\0shard"  # stands in a state's tree, with a path and a shape, for a tensor that is in shards

@@ -1,5 +1,6 @@
 """The states that an interrupted training goes on from: the newest few, one file for each."""
 
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from mpdeploy import records
 from mpdeploy.errors import UsageError
 from mpdeploy.train.checkpoint import EpochRecord, load_tensors, save_tensors
 from mpdeploy.train.loading import RecipeId
+
+STATES = "states"
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,32 @@ def newest(folder: Path) -> Path | None:
     """Return the newest whole state in the folder, if there is one; files and folders being written do not count."""
     found = sorted(path for path in folder.glob("[0-9]*") if path.stem.isdecimal())
     return found[-1] if found else None
+
+
+def newest_or_refuse(folder: Path) -> Path:
+    """Return the newest state in a folder; raise ``UsageError`` if there is none."""
+    found = newest(folder)
+    if found is None:
+        raise UsageError(
+            "there is no interrupted training to resume", where=str(folder.parent), remedy="leave --resume out"
+        )
+    return found
+
+
+def remove_old(folder: Path, keep: int) -> None:
+    """Remove all but the newest ``keep`` states of a folder, and what a killed process left half-written there."""
+    for path in folder.glob(".*.part"):
+        _remove(path)
+    states = sorted(path for path in folder.glob("[0-9]*") if path.stem.isdecimal())
+    for path in states[: max(len(states) - keep, 0)]:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def save_state(folder: Path, record: StateRecord, state: dict[str, Any]) -> Path:

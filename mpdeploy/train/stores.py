@@ -1,14 +1,19 @@
 """Where the states of a training are kept: in one file each, or in shards."""
 
-import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
-from mpdeploy.errors import UsageError
-from mpdeploy.train.states import Configuration, Position, StateRecord, load_state, newest, save_state
+from mpdeploy.train.states import (
+    STATES,
+    Configuration,
+    Position,
+    StateRecord,
+    load_state,
+    newest_or_refuse,
+    remove_old,
+    save_state,
+)
 from mpdeploy.train.world import Sharding, World
-
-STATES = "states"
 
 
 class Store(Protocol):
@@ -66,29 +71,3 @@ def store_for(folder: Path, configuration: Configuration, keep: int, world: Worl
 
         return Shards(folder, configuration, keep, world)
     return Files(folder, configuration, keep, world)
-
-
-def newest_or_refuse(folder: Path) -> Path:
-    """Return the newest state in a folder; raise ``UsageError`` if there is none."""
-    found = newest(folder)
-    if found is None:
-        raise UsageError(
-            "there is no interrupted training to resume", where=str(folder.parent), remedy="leave --resume out"
-        )
-    return found
-
-
-def remove_old(folder: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` states of a folder, and what a killed process left half-written there."""
-    for path in folder.glob(".*.part"):
-        _remove(path)
-    states = sorted(path for path in folder.glob("[0-9]*") if path.stem.isdecimal())
-    for path in states[: max(len(states) - keep, 0)]:
-        _remove(path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
