@@ -1,12 +1,17 @@
 """`mpdeploy bench`: models side by side."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import meter, note
+from mpdeploy.cli.torch_options import torch_options
 from mpdeploy.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpdeploy.source.given import Given
 
 _RUNTIMES = ("emulator", "onnxruntime", "openvino", "tensorrt", "torch")
 
@@ -31,8 +36,8 @@ _RUNTIMES = ("emulator", "onnxruntime", "openvino", "tensorrt", "torch")
 @click.option("--seconds", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Length of a turn.")
 @click.option("--warmup", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Seconds ahead of them.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads  [default: one per core].")
-@click.option("--recipe", type=click.Path(path_type=Path), help="The recipe of a checkpoint.")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Write bench.html, .svg and .json here.")
+@torch_options
 @result_options
 def command(
     models: tuple[Path, ...],
@@ -44,10 +49,10 @@ def command(
     seconds: float,
     warmup: float,
     threads: int,
-    recipe: Path | None,
     folder: Path | None,
+    given: "Given",
 ) -> Outcome:
-    """Time MODELS (ONNX models, engines, checkpoints) side by side."""
+    """Time MODELS (ONNX models, engines, what export takes) side by side."""
     from mpdeploy.cli.machine import describe_machine
     from mpdeploy.runtime.feeds import open_feeds
     from mpdeploy.session.bench import BenchSettings, bench, contestants
@@ -55,7 +60,7 @@ def command(
     from mpdeploy.session.picture import table_cells, write_bench
 
     settings = BenchSettings(tuple(dict.fromkeys(batch)), rounds, seconds, warmup, threads, dict(map(_size, dim)))
-    entrants = contestants(models, [Runtime(word) for word in runtimes], recipe)
+    entrants = contestants(models, [Runtime(word) for word in runtimes], given)
     machine = describe_machine()
     described = f"{machine.cpu}, {machine.cores} cores, {', '.join(machine.cpu_features)}"
     with meter("benchmark") as progress:

@@ -12,10 +12,12 @@ from click.core import ParameterSource
 
 from mpdeploy.cli.outcome import OUTPUT_OPTIONS, Outcome, result_options
 from mpdeploy.cli.progress import note, track
+from mpdeploy.cli.torch_options import torch_options
 
 if TYPE_CHECKING:
     from mpdeploy.pipeline import ExportResult
     from mpdeploy.runtime.feeds import Feeds
+    from mpdeploy.source.given import Given
 
 
 @click.command(
@@ -42,17 +44,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Build an engine.",
 )
-@click.option("--recipe", help="A checkpoint's recipe, if it does not lie in ./models/.")
-@click.option("--model", "factory", metavar="FILE.py:FUNCTION", help="What builds the model of a state dict.")
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="NAME:SHAPE[:DTYPE]",
-    help="As in image:batch,3,224,224 or ids:batch,length=128:int64; once for each input, in order.",
-)
-@click.option("--weights", metavar="NAME", help="ema, model, or an entry, where a file holds several.")
-@click.option("--trust", is_flag=True, help="Let a pickle run code: only for files you made yourself.")
+@torch_options
 @result_options
 def command(
     model: Path,
@@ -61,11 +53,7 @@ def command(
     data: str | None,
     budget: str | None,
     engine: str,
-    recipe: str | None,
-    factory: str | None,
-    inputs: tuple[str, ...],
-    weights: str | None,
-    trust: bool,
+    given: "Given",
 ) -> Outcome:
     """Take MODEL the whole road, whatever form it has.
 
@@ -88,7 +76,7 @@ def command(
         model,
         output or model.parent / "export",
         wishes,
-        given=pipeline.Given(recipe, factory, inputs, weights, trust),
+        given=given,
         stage=told,
         watch=watched,
         commands=(_spelled(),),

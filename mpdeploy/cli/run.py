@@ -1,11 +1,16 @@
 """`mpdeploy run`: a model over data."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
+from mpdeploy.cli.torch_options import torch_options
+
+if TYPE_CHECKING:
+    from mpdeploy.source.given import Given
 
 _RUNTIMES = ("auto", "emulator", "onnxruntime", "openvino", "tensorrt", "torch")
 
@@ -19,16 +24,16 @@ _RUNTIMES = ("auto", "emulator", "onnxruntime", "openvino", "tensorrt", "torch")
 @click.option("--runtime", type=click.Choice(_RUNTIMES), default="auto", show_default=True, help="What runs it.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="FILE.npz for one feed, else a folder.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads [default: one per core].")
-@click.option("--recipe", type=click.Path(path_type=Path), help="The recipe of a checkpoint.")
+@torch_options
 @result_options
-def command(model: Path, data: str, runtime: str, output: Path | None, threads: int, recipe: Path | None) -> Outcome:
-    """Run MODEL (an ONNX model, an engine, or model.pt) over data and say what comes out."""
+def command(model: Path, data: str, runtime: str, output: Path | None, threads: int, given: "Given") -> Outcome:
+    """Run MODEL (an ONNX model, an engine, or what export takes) over data and say what comes out."""
     from mpdeploy.runtime.feeds import open_feeds
     from mpdeploy.session.opening import Runtime, open_runner
     from mpdeploy.session.outputs import run_over
 
     feeds = open_feeds(data)
-    runner = open_runner(model, Runtime(runtime), threads=threads, recipe=recipe)
+    runner = open_runner(model, Runtime(runtime), threads=threads, given=given, data=feeds)
     watched = feeds.through(lambda stream: track(stream, f"running {model.name}", feeds.count))
     report = run_over(runner, str(model), watched, output)
 

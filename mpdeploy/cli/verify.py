@@ -130,9 +130,9 @@ def command(
 def _witnesses(checkpoint: Path | None) -> "dict[str, Runner]":
     if checkpoint is None:
         return {}
-    from mpdeploy.session.checkpoint import TorchRunner
+    from mpdeploy.session.opening import Runtime, open_runner
 
-    return {"in torch": TorchRunner(checkpoint)}
+    return {"in torch": open_runner(checkpoint, Runtime.TORCH)}
 
 
 def _write(report: "Report", folder: Path | None, junit: Path | None, markdown: Path | None) -> None:

@@ -10,4 +10,4 @@ from mpdeploy.pipeline.export import export as export
 from mpdeploy.pipeline.record import Exported as Exported
 from mpdeploy.pipeline.record import ExportResult as ExportResult
 from mpdeploy.pipeline.record import Wishes as Wishes
-from mpdeploy.source.loaded import Given as Given
+from mpdeploy.source.given import Given as Given

@@ -6,7 +6,7 @@ from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 from mpdeploy.pipeline.export import export as take
 from mpdeploy.pipeline.record import ExportResult, Wishes
-from mpdeploy.source.loaded import Given
+from mpdeploy.source.given import Given
 from mpdeploy.verification.budget import parse_budget
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from mpdeploy import records
 from mpdeploy.conversion.api import convert
 from mpdeploy.conversion.record import ConversionResult
-from mpdeploy.engine.api import build
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.backends import find_backend
 from mpdeploy.engine.gpu import find_gpus
 from mpdeploy.engine.options import BuildOptions, parse_shapes
@@ -26,7 +26,7 @@ from mpdeploy.pipeline.stages import Done, Workshop, workshop
 from mpdeploy.pipeline.steps import profiles_for
 from mpdeploy.pipeline.training import Trains, to_the_end, train_stage
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
-from mpdeploy.source.loaded import Given
+from mpdeploy.source.given import Given
 from mpdeploy.train.handover import CHECKPOINT
 from mpdeploy.verification.api import verify
 from mpdeploy.verification.record import DriftReport
@@ -238,7 +238,7 @@ class _Run:
             options = _options(part)
             if not options.profiles:
                 options = replace(options, profiles=profiles_for(source, proof))
-            build(source, work / name, backend=part.backend, options=options, expect=model.precision)
+            build_engine(source, work / name, backend=part.backend, options=options, expect=model.precision)
 
         built = self._stage(f"build-{model.precision.value}", inputs.build_inputs(stages[0].digest, part, proof), make)
         engine = built.folder / name

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mpdeploy.conversion.api import convert
-from mpdeploy.engine.api import build
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.backends import find_backend
 from mpdeploy.engine.gpu import find_gpus
 from mpdeploy.engine.options import BuildOptions
@@ -16,7 +16,7 @@ from mpdeploy.pipeline.reference import REFERENCE, feeds_for, make_reference, tr
 from mpdeploy.pipeline.steps import profiles_for, report_on
 from mpdeploy.report.write import write_report
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
-from mpdeploy.source.loaded import NOTHING, Given
+from mpdeploy.source.given import NOTHING, Given
 from mpdeploy.source.ranges import RANGES
 from mpdeploy.verification.api import verify
 
@@ -88,5 +88,5 @@ def _with_engine(model: Exported, backend: str, feeds: Feeds) -> Exported:
     source = Path(model.conversion.model)
     target = source.with_suffix(".engine")
     options = BuildOptions(profiles=profiles_for(source, feeds))
-    record = build(source, target, backend=backend, options=options, expect=model.precision)
+    record = build_engine(source, target, backend=backend, options=options, expect=model.precision)
     return replace(model, engine=record, engine_path=str(target))

@@ -18,7 +18,7 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class TorchModuleRunner:
-    """A module in eval mode on the CPU, in FP32 or, weights and all, in FP16 or BF16.
+    """A module, given in eval mode, on the CPU, in FP32 or, weights and all, in FP16 or BF16.
 
     ``inputs`` are its positional arguments in order, ``outputs`` names for its results in order.  Float inputs are
     cast to the module's format, float outputs come as float32.  ``where`` names the module in errors.
@@ -34,8 +34,7 @@ class TorchModuleRunner:
     ) -> None:
         self._inputs, self._outputs, self._where, self._target = tuple(inputs), tuple(outputs), where, target
         self._dtype = _torch_dtype(target)
-        module = module if target is Format.FP32 else copy.deepcopy(module).to(self._dtype)
-        self._module = module.eval()
+        self._module = module if target is Format.FP32 else copy.deepcopy(module).to(self._dtype)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

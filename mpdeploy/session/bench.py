@@ -1,6 +1,7 @@
 """Models side by side: alternating rounds in processes of their own, so that a busy machine is unfair to none."""
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from mpdeploy.session.batches import feed_of_batch, fixed_batch
 from mpdeploy.session.bench_record import BatchTiming, BenchReport, BenchRow, Difference
 from mpdeploy.session.opening import RUNTIMES_OF, Kind, Runtime, kind_of
 from mpdeploy.session.worker import First, Opened, Worker
+from mpdeploy.source.given import NOTHING, Given
 
 Report = Callable[[float, str], None]
 
@@ -29,11 +31,11 @@ _FOR_NUMBERS = "emulation is there for its numbers: its speed says nothing of an
 
 @dataclass(frozen=True)
 class Contestant:
-    """A file and the runtime that runs it; ``recipe`` is that of a checkpoint."""
+    """A file and the runtime that runs it; ``given`` says of a torch model what its file does not."""
 
     path: Path
     runtime: Runtime
-    recipe: Path | None = None
+    given: Given = NOTHING
 
     @property
     def name(self) -> str:
@@ -71,13 +73,11 @@ class _Track:
         return summarise(self.samples[batch])
 
 
-def contestants(
-    paths: Sequence[Path], runtimes: Sequence[Runtime], recipe: Path | None = None
-) -> tuple[Contestant, ...]:
+def contestants(paths: Sequence[Path], runtimes: Sequence[Runtime], given: Given = NOTHING) -> tuple[Contestant, ...]:
     """Return every file with every one of the runtimes that takes it, or with its usual one if none is named.
 
     Usual are ONNX Runtime, OpenVINO for BF16 graphs (which ONNX Runtime's CPU provider cannot run), TensorRT for
-    engines, torch for checkpoints.  Raises ``UsageError`` for a file that none of the runtimes takes.
+    engines, torch for torch models.  Raises ``UsageError`` for a file that none of the runtimes takes.
     """
     found = []
     for path in paths:
@@ -89,7 +89,7 @@ def contestants(
                 where=str(path),
                 remedy=f"add --runtime {' or '.join(taker.value for taker in takers)}",
             )
-        found += [Contestant(path, runtime, recipe) for runtime in chosen]
+        found += [Contestant(path, runtime, given) for runtime in chosen]
     return tuple(dict.fromkeys(found))
 
 
@@ -137,7 +137,7 @@ def _open(
     feeds: dict[int, Feed] = {}
     for index, entrant in enumerate(entrants):
         progress(_LOADING * index / len(entrants), f"loading {entrant.name}")
-        worker = stack.enter_context(Worker(entrant.path, entrant.runtime, settings.threads, entrant.recipe))
+        worker = stack.enter_context(Worker(entrant.path, entrant.runtime, settings.threads, entrant.given))
         opened = worker.opened()
         feeds = feeds or _feeds(opened, settings, row)
         first = worker.first(feeds[min(feeds)])
@@ -175,11 +175,12 @@ def _row(track: _Track, baseline: _Track | None) -> BenchRow:
         ratio = None if baseline is None else baseline.latency(batch).median / latency.median
         timings.append(BatchTiming(batch, latency, batch / latency.median, ratio))
     path = track.contestant.path
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     return BenchRow(
         name=track.contestant.name,
         path=str(path),
-        bytes=io.size_of(path) if kind_of(path) is Kind.ONNX else path.stat().st_size,
-        sha256=sha256_of(path),
+        bytes=io.size_of(path) if kind_of(path) is Kind.ONNX else sum(file.stat().st_size for file in files),
+        sha256=sha256_of(path) if path.is_file() else _digest_of(files),
         execution=execution,
         timings=tuple(timings),
         load_seconds=track.opened.seconds,
@@ -189,6 +190,11 @@ def _row(track: _Track, baseline: _Track | None) -> BenchRow:
         drift=() if baseline is None else _differences(baseline.first, track.first),
         caveat=_FOR_NUMBERS if track.contestant.runtime is Runtime.EMULATOR else execution.note,
     )
+
+
+def _digest_of(files: Sequence[Path]) -> str:
+    """Return a hash of the names and contents of a folder's files."""
+    return hashlib.sha256("".join(f"{file.name} {sha256_of(file)}\n" for file in files).encode()).hexdigest()
 
 
 def _differences(reference: First, candidate: First) -> tuple[Difference, ...]:

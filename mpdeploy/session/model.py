@@ -12,6 +12,7 @@ from mpdeploy.errors import UsageError
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.runner import Array, Execution, Runner, TensorSpec
 from mpdeploy.session.opening import Runtime, open_runner
+from mpdeploy.source.given import Given
 
 if TYPE_CHECKING:
     import torch
@@ -23,19 +24,30 @@ if TYPE_CHECKING:
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def load(path: str | Path, *, runtime: str = "auto", threads: int = 0, recipe: str | Path | None = None) -> "Model":
-    """Return a callable model from an ONNX file, an engine with its sidecar, or a checkpoint of ours.
+def load(
+    path: str | Path,
+    *,
+    runtime: str = "auto",
+    threads: int = 0,
+    recipe: str | Path | None = None,
+    factory: str | None = None,
+    inputs: tuple[str, ...] = (),
+    weights: str | None = None,
+    trust: bool = False,
+) -> "Model":
+    """Return a callable model from an ONNX file, an engine with its sidecar, or a torch model in any form.
 
     ``runtime`` is auto, emulator, onnxruntime, openvino, tensorrt or torch (see ``Runtime``); ``threads`` 0 means
-    one per core.  Raises as ``mpdeploy.session.opening.open_runner`` does.
+    one per core.  The others say of a torch model what its file does not, as in ``mpdeploy.export``.  Raises as
+    ``mpdeploy.session.opening.open_runner`` does.
     """
     try:
         chosen = Runtime(runtime)
     except ValueError:
         known = ", ".join(r.value for r in Runtime)
         raise UsageError(f"there is no runtime {runtime!r}", remedy=f"choose from {known}") from None
-    source = None if recipe is None else Path(recipe)
-    return Model(open_runner(Path(path), chosen, threads=threads, recipe=source), str(path))
+    given = Given(None if recipe is None else str(recipe), factory, inputs, weights, trust)
+    return Model(open_runner(Path(path), chosen, threads=threads, given=given), str(path))
 
 
 class Model:

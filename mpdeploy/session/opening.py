@@ -2,14 +2,19 @@
 
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpdeploy.engine.record import sidecar_of
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
 from mpdeploy.runtime.runner import Runner
 
+if TYPE_CHECKING:
+    from mpdeploy.runtime.feeds import Feeds
+    from mpdeploy.source.given import Given
+
 _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
-_CHECKPOINT_SUFFIXES = (".pt", ".pth")
+_TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pt2", ".ts", ".safetensors")
 
 
 class Kind(Enum):
@@ -17,14 +22,15 @@ class Kind(Enum):
 
     ONNX = "an ONNX model"
     ENGINE = "an engine"
-    CHECKPOINT = "a checkpoint"
+    TORCH = "a torch model"
 
 
 class Runtime(Enum):
     """What runs a model, by the name that ``--runtime`` takes.
 
     ``AUTO`` is the one whose numbers are those of the file's own formats on this machine: the emulator for an
-    ONNX model with FP16 or BF16 tensors, ONNX Runtime for any other, TensorRT for an engine, torch for a checkpoint.
+    ONNX model with FP16 or BF16 tensors, ONNX Runtime for any other, TensorRT for an engine, torch for all else
+    that `mpdeploy export` takes.
     """
 
     AUTO = "auto"
@@ -38,24 +44,34 @@ class Runtime(Enum):
 RUNTIMES_OF = {
     Kind.ONNX: (Runtime.EMULATOR, Runtime.ONNXRUNTIME, Runtime.OPENVINO),
     Kind.ENGINE: (Runtime.TENSORRT,),
-    Kind.CHECKPOINT: (Runtime.TORCH,),
+    Kind.TORCH: (Runtime.TORCH,),
 }
 
 
 def kind_of(path: Path) -> Kind:
-    """Return what the file is, by its name or by the sidecar beside it; ``UsageError`` if it cannot be read."""
+    """Return what the file or folder is, by its name or the sidecar beside it; ``UsageError`` if it cannot be read."""
+    if path.is_dir():
+        return Kind.TORCH
     readable_file(path, "model")
     if path.suffix in _ENGINE_SUFFIXES or sidecar_of(path).is_file():
         return Kind.ENGINE
-    return Kind.CHECKPOINT if path.suffix in _CHECKPOINT_SUFFIXES else Kind.ONNX
+    return Kind.TORCH if path.suffix.lower() in _TORCH_SUFFIXES else Kind.ONNX
 
 
-def open_runner(path: Path, runtime: Runtime = Runtime.AUTO, *, threads: int = 0, recipe: Path | None = None) -> Runner:
-    """Return a runner for an ONNX model, an engine with its sidecar, or a checkpoint of ours.
+def open_runner(
+    path: Path,
+    runtime: Runtime = Runtime.AUTO,
+    *,
+    threads: int = 0,
+    given: "Given | None" = None,
+    data: "Feeds | None" = None,
+) -> Runner:
+    """Return a runner for an ONNX model, an engine with its sidecar, or a torch model in any form.
 
-    ``threads`` 0 means one per core; ``recipe`` is the file that defines a checkpoint's model, by default the one
-    of its name in ``models/``.  Raises ``UsageError`` for a file that is none of these or a runtime that does not
-    take it, ``ModelError`` if the runtime refuses it, ``DependencyError`` if the runtime or its hardware is missing.
+    ``threads`` 0 means one per core, and torch's own setting for torch.  ``given`` says of a torch model what its
+    file does not, ``data`` what its inputs are where neither does.  Raises ``UsageError`` for a file that is none of
+    these or a runtime that does not take it, ``ModelError`` if the runtime refuses it or it would run code,
+    ``DependencyError`` if the runtime or its hardware is missing.
     """
     kind = kind_of(path)
     takers = RUNTIMES_OF[kind]
@@ -69,11 +85,20 @@ def open_runner(path: Path, runtime: Runtime = Runtime.AUTO, *, threads: int = 0
         from mpdeploy.engine.runner import EngineRunner
 
         return EngineRunner(path)
-    if kind is Kind.CHECKPOINT:
-        from mpdeploy.session.checkpoint import TorchRunner
-
-        return TorchRunner(path, recipe)
+    if kind is Kind.TORCH:
+        return _open_torch(path, given, data)
     return _open_onnx(path, runtime, threads)
+
+
+def _open_torch(path: Path, given: "Given | None", data: "Feeds | None") -> Runner:
+    from mpdeploy.runtime.runner import TensorSpec
+    from mpdeploy.runtime.torch_module import TorchModuleRunner
+    from mpdeploy.source.given import NOTHING
+    from mpdeploy.source.opening import open_source
+
+    loaded = open_source(path, given or NOTHING, data)
+    inputs = [TensorSpec(spec.name, spec.dtype, spec.shape) for spec in loaded.inputs]
+    return TorchModuleRunner(loaded.module, inputs, loaded.outputs, str(path))
 
 
 def _open_onnx(path: Path, runtime: Runtime, threads: int) -> Runner:

@@ -16,6 +16,7 @@ from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.runner import Array, Execution, Feed, Runner, TensorSpec
 from mpdeploy.runtime.timing import time_runs
 from mpdeploy.session.opening import Kind, Runtime, kind_of, open_runner
+from mpdeploy.source.given import NOTHING, Given
 
 _PATIENCE = 10.0  # seconds that a process gets to end by itself
 
@@ -69,11 +70,11 @@ class Worker:
     Every method raises what the contestant raised, or ``ModelError`` if its process died.
     """
 
-    def __init__(self, path: Path, runtime: Runtime, threads: int, recipe: Path | None = None) -> None:
+    def __init__(self, path: Path, runtime: Runtime, threads: int, given: Given = NOTHING) -> None:
         context = multiprocessing.get_context("spawn")
         self._path = path
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, path, runtime, threads, recipe), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, path, runtime, threads, given), daemon=True)
         self._theirs = theirs
         self.started = 0.0
 
@@ -138,15 +139,15 @@ class Worker:
         return answer
 
 
-def _serve(connection: Connection, path: Path, runtime: Runtime, threads: int, recipe: Path | None) -> None:
+def _serve(connection: Connection, path: Path, runtime: Runtime, threads: int, given: Given) -> None:
     """The process's whole life: open the file, then answer until the other end is closed."""
     try:
         start = time.perf_counter()
-        if threads and kind_of(path) is Kind.CHECKPOINT:
+        if threads and kind_of(path) is Kind.TORCH:
             import torch
 
             torch.set_num_threads(threads)
-        runner = open_runner(path, runtime, threads=threads, recipe=recipe)
+        runner = open_runner(path, runtime, threads=threads, given=given)
         connection.send(Opened(time.perf_counter() - start, runner.inputs, runner.describe()))
         state = _State(runner, str(path))
         while True:

@@ -34,22 +34,3 @@ class LoadedModule:
     def arguments(self) -> tuple[torch.Tensor, ...]:
         """The examples in the order in which the module takes them."""
         return tuple(self.examples[spec.name] for spec in self.inputs)
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a user says of a model beside naming its file.
-
-    ``recipe`` is the file that defines a checkpoint's model, ``factory`` the function that builds the model of a
-    state dict.  ``inputs`` are ``--input`` words.  ``weights`` chooses between raw ones and their average.
-    ``trust`` lets a pickle execute code.
-    """
-
-    recipe: str | None = None
-    factory: str | None = None
-    inputs: tuple[str, ...] = ()
-    weights: str | None = None
-    trust: bool = False
-
-
-NOTHING = Given()

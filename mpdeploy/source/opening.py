@@ -13,10 +13,11 @@ from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.source.adapter import adapt
 from mpdeploy.source.factory import build_module
 from mpdeploy.source.fitting import fit_weights
+from mpdeploy.source.given import Given
 from mpdeploy.source.huggingface import load_huggingface, usual_inputs
 from mpdeploy.source.inputs import Inputs, find_inputs
 from mpdeploy.source.kinds import Kind, kind_of
-from mpdeploy.source.loaded import Given, LoadedModule
+from mpdeploy.source.loaded import LoadedModule
 from mpdeploy.source.loading import load_module
 from mpdeploy.source.program import open_program
 from mpdeploy.source.tensors import read_safetensors, read_torch

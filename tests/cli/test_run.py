@@ -76,3 +76,24 @@ def test_refusals_are_one_line(model, data, words, code, says):
     assert (done.returncode, done.stdout) == (code, "")
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_state_dict_runs_with_the_inputs_of_the_data(tmp_path):
+    import torch
+
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 2)
+    torch.save({"state_dict": layer.state_dict()}, tmp_path / "net.pth")
+    (tmp_path / "net.py").write_text("from torch import nn\n\n\ndef net():\n    return nn.Linear(4, 2)\n")
+    x = np.ones((3, 4), np.float32)
+    np.savez(tmp_path / "x.npz", input=x)
+    done = run(
+        tmp_path / "net.pth", "--model", f"{tmp_path / 'net.py'}:net", "--data", tmp_path / "x.npz", "-o",
+        tmp_path / "y.npz",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "in torch" in done.stdout
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["output"], layer(torch.from_numpy(x)).detach(), rtol=1e-6)
+    alone = run(tmp_path / "net.pth", "--data", tmp_path / "x.npz")
+    assert alone.returncode == 2
+    assert "--model FILE.py:FUNCTION" in alone.stderr

@@ -160,7 +160,7 @@ def test_a_module_as_a_runner():
         def forward(self, x, k):
             return {"double": x * 2, "index": (x > 0).sum() + k}
 
-    runner = TorchModuleRunner(Two(), spec, ["double", "index"], "two", Format.BF16)
+    runner = TorchModuleRunner(Two().eval(), spec, ["double", "index"], "two", Format.BF16)
     x = np.float32([[0.1, 1, 2, 3]])
     got = runner.run({"x": x, "k": np.int64(3)})
     assert got["double"].dtype == np.float32
@@ -170,12 +170,12 @@ def test_a_module_as_a_runner():
     assert [s.name for s in (*runner.inputs, *runner.outputs)] == ["x", "k", "double", "index"]
     assert runner.describe().precision.startswith("bf16")
     with pytest.raises(ModelError, match="gives 2 outputs, not 1"):
-        TorchModuleRunner(Two(), spec, ["y"], "two").run({"x": x, "k": np.int64(3)})
+        TorchModuleRunner(Two().eval(), spec, ["y"], "two").run({"x": x, "k": np.int64(3)})
     with pytest.raises(ModelError, match="fails on the data"):
-        TorchModuleRunner(nn.Linear(3, 3), spec[:1], ["y"], "linear").run({"x": x})
+        TorchModuleRunner(nn.Linear(3, 3).eval(), spec[:1], ["y"], "linear").run({"x": x})
 
 
 def test_the_callers_module_stays_as_it_was():
-    module = nn.Linear(4, 2)
+    module = nn.Linear(4, 2).eval()
     TorchModuleRunner(module, [TensorSpec("x", "float32", None)], ["y"], "m", Format.FP16)
     assert module.weight.dtype == torch.float32

@@ -1,12 +1,14 @@
 """`mpdeploy.load`: the same call for arrays and tensors, nothing converted behind the caller's back."""
 
+import warnings
+
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 import mpdeploy
-from mpdeploy.errors import UsageError
+from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.runtime.runner import TensorSpec
 from mpdeploy.session.model import Model
 
@@ -99,6 +101,43 @@ def test_a_checkpoint_is_a_model_too(tmp_path, monkeypatch):
     expected = load_module(tmp_path / "run" / "model.pt", recipe).module(data)
     assert torch.equal(model(data), expected)
     assert model.describe().runtime == "torch"
+
+
+NET = """
+from torch import nn
+
+
+def net():
+    return nn.Linear(4, 2)
+"""
+
+
+def test_torch_models_of_others_are_models_too(tmp_path, monkeypatch):
+    """A state dict, TorchScript, a program and a trusted pickle, all of the same layer."""
+    layer, x = torch.nn.Linear(4, 2).eval(), torch.randn(3, 4)
+    (tmp_path / "net.py").write_text(NET)
+    torch.save(layer.state_dict(), tmp_path / "weights.pth")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.trace(layer, x), tmp_path / "script.pt")
+    batch = torch.export.Dim("batch", min=1)
+    torch.export.save(torch.export.export(layer, (x,), dynamic_shapes=({0: batch},)), tmp_path / "program.pt2")
+    torch.save(layer, tmp_path / "pickle.pt")
+    words = ("x:batch,4",)
+    models = [
+        mpdeploy.load(tmp_path / "weights.pth", factory=f"{tmp_path / 'net.py'}:net", inputs=words),
+        mpdeploy.load(tmp_path / "script.pt", inputs=words),
+        mpdeploy.load(tmp_path / "program.pt2"),
+        mpdeploy.load(tmp_path / "pickle.pt", inputs=words, trust=True),
+    ]
+    for model in models:
+        with torch.no_grad():
+            assert torch.allclose(model(x), layer(x))
+        assert [str(spec.shape) for spec in model.inputs] == ["('batch', 4)"]
+    with pytest.raises(ModelError, match="--trust"):
+        mpdeploy.load(tmp_path / "pickle.pt", inputs=words)
+    with pytest.raises(UsageError, match="but not the model they belong to"):
+        mpdeploy.load(tmp_path / "weights.pth")
 
 
 RECIPE = """

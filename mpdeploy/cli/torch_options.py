@@ -1,0 +1,42 @@
+"""The options that say of a torch model what its file does not: the same for every command that takes one."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def torch_options(command: Callable[P, R]) -> Callable[P, R]:
+    """Add --recipe, --model, --input, --weights and --trust; the command gets them as one ``given``."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        from mpdeploy.source.given import Given
+
+        given = Given(*(kwargs.pop(name) for name in ("recipe", "factory", "inputs", "weights", "trust")))  # type: ignore[arg-type]
+        kwargs["given"] = given
+        return command(*args, **kwargs)
+
+    decorated: Any = run
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+_OPTIONS = (
+    click.option("--recipe", help="A checkpoint's recipe, if it does not lie in ./models/."),
+    click.option("--model", "factory", metavar="FILE.py:FUNCTION", help="What builds the model of a state dict."),
+    click.option(
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="NAME:SHAPE[:DTYPE]",
+        help="As in image:batch,3,224,224 or ids:batch,length=128:int64; once for each input, in order.",
+    ),
+    click.option("--weights", metavar="NAME", help="ema, model, or an entry, where a file holds several."),
+    click.option("--trust", is_flag=True, help="Let a pickle run code: only for files you made yourself."),
+)
