@@ -17,7 +17,7 @@ class Kind(Enum):
     TORCHSCRIPT = "a TorchScript archive"
     PROGRAM = "a torch.export program"
     HUGGING_FACE = "a Hugging Face folder"
-    SHARDS = "a sharded training state"
+    STATE = "the state of a training"
 
 
 _SUFFIXES = {
@@ -42,7 +42,9 @@ def kind_of(path: Path) -> Kind:
     if path.is_dir():
         if (path / "config.json").is_file():
             return Kind.HUGGING_FACE
-        return Kind.SHARDS  # what reads them says so if it is none
+        if (path / "model.pt").is_file():
+            raise UsageError("a folder, not a model", where=str(path), remedy=f"give {path / 'model.pt'}")
+        return Kind.STATE  # what reads it says so if it is none
     readable_file(path, "model")
     if is_archive(path):
         return _kind_of_archive(path)

@@ -18,13 +18,14 @@ from mpdeploy.source.huggingface import load_huggingface, usual_inputs
 from mpdeploy.source.inputs import Inputs, find_inputs
 from mpdeploy.source.kinds import Kind, kind_of
 from mpdeploy.source.loaded import LoadedModule
-from mpdeploy.source.loading import load_module
+from mpdeploy.source.loading import load_module, load_state
 from mpdeploy.source.program import open_program
 from mpdeploy.source.tensors import read_safetensors, read_torch
 from mpdeploy.source.torchscript import load_torchscript
 from mpdeploy.source.weights import EMA, MODEL, choose, pick_weights
 
 _OURS = {"record", "weights", "examples"}
+_STATE = {"record", "state"}
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -36,8 +37,8 @@ def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedMo
     package.
     """
     kind, where = kind_of(path), str(path)
-    if kind is Kind.SHARDS:
-        return load_module(path, _recipe(given))
+    if kind is Kind.STATE:
+        return load_state(path, _recipe(given))
     if kind is Kind.HUGGING_FACE:
         model = load_huggingface(path)
         suggested = None if given.inputs or data is not None else usual_inputs(model)
@@ -54,6 +55,8 @@ def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedMo
         loaded = load_module(path, _recipe(given))
         _check_choice(loaded, given.weights, where)
         return loaded
+    if isinstance(content, Mapping) and content.keys() == _STATE:
+        return load_state(path, _recipe(given))
     module = _module_in(content, given.weights, where)
     if module is None:
         return _from_weights(content, given, data, where)

@@ -14,8 +14,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from mpdeploy import records
-from mpdeploy.errors import UsageError
-from mpdeploy.train.checkpoint import load_tensors, save_tensors
+from mpdeploy.train.checkpoint import save_tensors
 from mpdeploy.train.shard_reader import SafeReader
 from mpdeploy.train.states import (
     STATES,
@@ -23,6 +22,7 @@ from mpdeploy.train.states import (
     Position,
     StateRecord,
     newest_or_refuse,
+    read_state,
     refuse_other,
     remove_old,
     state_name,
@@ -103,10 +103,7 @@ def _part_name(rank: int) -> str:
 
 
 def _read_part(path: Path, rank: int) -> tuple[StateRecord, dict[str, Any]]:
-    content = load_tensors(path / _part_name(rank), "training state")
-    if not isinstance(content, dict) or content.keys() != {"record", "state"}:
-        raise UsageError("not a training state of mpdeploy", where=str(path))
-    return records.from_json(StateRecord, str(content["record"]).encode(), str(path)), content["state"]
+    return read_state(path / _part_name(rank))
 
 
 def _replace(tree: Any, where: str, by: Callable[[str, DTensor], object]) -> Any:

@@ -106,12 +106,17 @@ def load_state(path: Path, configuration: Configuration) -> tuple[Position, dict
 
     Raises ``UsageError`` if it is damaged, or belongs to another configuration.
     """
+    record, state = read_state(path)
+    refuse_other(record.configuration, configuration, path)
+    return record.position, state
+
+
+def read_state(path: Path) -> tuple[StateRecord, dict[str, Any]]:
+    """Return the record and the state in ``path``; raise ``UsageError`` if it is damaged or another kind of file."""
     content = load_tensors(path, "training state")
     if not isinstance(content, dict) or content.keys() != {"record", "state"}:
         raise UsageError("not a training state of mpdeploy", where=str(path), remedy="leave --resume out")
-    record = records.from_json(StateRecord, str(content["record"]).encode(), str(path))
-    refuse_other(record.configuration, configuration, path)
-    return record.position, content["state"]
+    return records.from_json(StateRecord, str(content["record"]).encode(), str(path)), content["state"]
 
 
 def refuse_other(saved: Configuration, wanted: Configuration, path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from mpdeploy.amp import Level
 from mpdeploy.errors import ModelError, UsageError
-from mpdeploy.source import check_export, export_fp32_onnx, load_module
+from mpdeploy.source import Given, check_export, export_fp32_onnx, load_module, open_source
 from mpdeploy.train.checkpoint import load_checkpoint, save_checkpoint
 from mpdeploy.train.loading import load_recipe
 from mpdeploy.train.loop import Settings, Training
@@ -108,6 +108,20 @@ def test_the_check_finds_an_export_that_computes_something_else(checkpoint, home
             check_export(loaded, path, broken)
     with pytest.raises(ModelError, match="recipe names"):
         check_export(loaded, path, lambda path, feed: {"other": run(path, feed)["logits"]})
+
+
+def test_the_state_of_a_training_is_a_model_too(checkpoint, home):
+    (state,) = (checkpoint.parent / "states").iterdir()
+    trained = load_module(checkpoint).module.state_dict()
+    for path in (state, state.parent):
+        loaded = open_source(path, Given())
+        assert all(torch.equal(tensor, trained[name]) for name, tensor in loaded.module.state_dict().items())
+        assert [spec.name for spec in loaded.inputs] == ["image"]
+    with pytest.raises(UsageError, match=r"a folder, not a model .*give .*model\.pt"):
+        open_source(checkpoint.parent, Given())
+    (home / "cut.pt").write_bytes(state.read_bytes()[:5000])
+    with pytest.raises(UsageError):
+        open_source(home / "cut.pt", Given())
 
 
 def test_a_recipe_elsewhere_must_be_pointed_at(checkpoint, tmp_path, monkeypatch):
