@@ -23,17 +23,22 @@ class RangeMeter:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch while the context lasts."""
+        """Watch while the context lasts; what was seen of a pass that fails counts for nothing."""
         record = _Record(self._fresh, INPUT)
         handles = [self._model.register_forward_pre_hook(lambda module, inputs: record(module, (), inputs))]
         for name, module in self._model.named_modules():
             handles.append(module.register_forward_hook(_Record(self._fresh, name)))
         try:
             yield
+        except BaseException:
+            # Also a context that was abandoned and is closed when Python collects it, which may be anywhere, inside
+            # torch's tracing too: no tensor may be touched then.
+            self._fresh.clear()
+            raise
         finally:
             for handle in handles:
                 handle.remove()
-            self._merge()
+        self._merge()
 
     def ranges(self) -> tuple[ModuleRange, ...]:
         """Return what was seen so far, in the order of the first calls."""

@@ -56,6 +56,7 @@ class Telemetry:
 
     def begin_step(self) -> None:
         """Start a close look if this step is due for one."""
+        self._looking.close()  # at a step that was broken off
         self._losses, self._gradients, self._meter = [], [], None
         if self._place:
             self._step, self._skips = self._place()

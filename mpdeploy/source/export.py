@@ -1,6 +1,7 @@
 """From a torch module to FP32 ONNX, by torch's own exporter."""
 
 import contextlib
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def export_fp32_onnx(loaded: LoadedModule, path: Path, opset: int | None = None)
 
 def _export(loaded: LoadedModule, opset: int) -> Any:
     try:
-        with silence(), torch.no_grad(), _outside_autocast():
+        with silence(), torch.no_grad(), _outside_autocast(), _no_collection():
             program = torch.onnx.export(
                 loaded.module if loaded.program is None else loaded.program,
                 loaded.arguments if loaded.program is None else (),
@@ -125,6 +126,19 @@ def _refuse_fixed(loaded: LoadedModule, model: Any) -> None:
                     remedy=f"write forward() without the number (x.view(x.shape[0], …)), or fix the axis with --input "
                     f"{spec.name}:{','.join(str(shape[i]) if i == axis else str(a) for i, a in enumerate(spec.shape))}",
                 )
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python from collecting cycles: an object's last act may be one with tensors, and torch would trace it."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -1,9 +1,15 @@
 """Where torch cannot export, the message names the operator, the module, the line, and what to try."""
 
+import contextlib
+import gc
+
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from mpdeploy.amp.ranges import RangeMeter
 from mpdeploy.errors import ModelError
 from mpdeploy.graph import io
 from mpdeploy.runtime.choose import truthful_runner
@@ -128,3 +134,32 @@ def test_p17_a_forward_that_is_half_itself_or_wants_a_gpu(tmp_path):
     spec = TensorSpec("x", "float32", (2,))
     with pytest.raises(ModelError, match=r"asks for a GPU: .*in the place of \.cuda\(\)"):
         adapt(Gpu(), Inputs((spec,), {"x": torch.ones(2)}, made_up=True), "model.pt")
+
+
+def test_nothing_is_collected_while_torch_traces(tmp_path):
+    seen = []
+
+    class Looks(nn.Module):
+        def forward(self, x):
+            seen.append(gc.isenabled())
+            return x + 1
+
+    export_fp32_onnx(loaded(Looks()), tmp_path / "m.onnx")
+    assert seen
+    assert not any(seen)
+    assert gc.isenabled()
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_look_at_ranges_that_was_broken_off_may_be_collected_anywhere():
+    model = nn.Linear(8, 8)
+    meter = RangeMeter(model)
+    abandoned = contextlib.ExitStack()
+    abandoned.enter_context(meter.watching())
+    model(torch.ones(1, 8))
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        del abandoned
+        gc.collect()
+    assert meter.ranges() == ()
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
