@@ -10,8 +10,8 @@ import numpy as np
 from mpdeploy import records
 from mpdeploy.conversion.api import convert
 from mpdeploy.conversion.record import ConversionResult
-from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.backends import find_backend
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.gpu import find_gpus
 from mpdeploy.engine.options import BuildOptions, parse_shapes
 from mpdeploy.engine.record import EngineRecord, sidecar_of

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mpdeploy.conversion.api import convert
-from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.backends import find_backend
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.gpu import find_gpus
 from mpdeploy.engine.options import BuildOptions
 from mpdeploy.numerics.formats import Format
