@@ -97,6 +97,6 @@ def _remarks(blame: Blame) -> list[str]:
     if blame.unpaired:
         remarks.append(f"{words.count(blame.unpaired, 'value')} of the reference have no partner in the candidate.")
     if blame.hidden:
-        unseen = f"{words.count(blame.hidden, 'value')} inside branches and loops cannot be seen"
-        remarks.append(f"{unseen}; the node that holds them is.")
+        unseen = f"{words.count(blame.hidden, 'value')} inside branches and loops"
+        remarks.append(f"{unseen}: not measured, since the data do not reach them or they change their shape.")
     return remarks

@@ -1,12 +1,14 @@
 """The inner values of a model while it runs, one array at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from mpdeploy.errors import ModelError
 from mpdeploy.runtime.ort import OrtRunner
+from mpdeploy.runtime.probes import exposed
 from mpdeploy.runtime.runner import Array, Feed
-from mpdeploy.runtime.segments import Segment, bytes_of, fixed_values, segments, symbols
+from mpdeploy.runtime.segments import Segment, bytes_of, fixed_values, segments, symbols, without
 
 _PIECE_BYTES = 64 << 20  # how much of the inner values one run may return
 
@@ -14,12 +16,14 @@ _PIECE_BYTES = 64 << 20  # how much of the inner values one run may return
 class Observer:
     """Runs a model piece by piece and hands out the values named; memory does not grow with their number.
 
-    Values inside subgraphs, which no run can return, and values computed from weights alone are left out.
-    ``where`` names the model in errors, which are those of ``OrtRunner``.
+    Values inside branches and loops come as ``mpdeploy.runtime.probes`` shows them, unless they have another shape in
+    each iteration.  Values computed from weights alone are left out.  ``where`` names the model in errors, which are
+    those of ``OrtRunner``.
     """
 
     def __init__(self, model: ir.Model, names: Sequence[str], where: str, threads: int = 0) -> None:
-        model = _without_defaults(model)
+        self._plain = _without_defaults(model)
+        model, self._shown = exposed(self._plain, names)
         fixed = fixed_values(model.graph)
         made = {v.name for node in model.graph for v in node.outputs if v.name and v not in fixed}
         self._model, self._where, self._threads = model, where, threads
@@ -38,8 +42,8 @@ class Observer:
             self._pieces = self._cut(feed)
         watched = set(self._watched)
         known = dict(feed)
-        for segment, runner in self._pieces:
-            results = runner.run({name: known[name] for name in segment.inputs})
+        for number in range(len(self._pieces)):
+            segment, results = self._run_piece(number, known)
             for name, array in results.items():
                 known[name] = array
                 if name in watched:
@@ -47,6 +51,19 @@ class Observer:
             del results
             for name in segment.spent:
                 known.pop(name, None)
+
+    def _run_piece(self, number: int, known: Mapping[str, Array]) -> tuple[Segment, dict[str, Array]]:
+        segment, runner = self._pieces[number]
+        try:
+            return segment, runner.run({name: known[name] for name in segment.inputs})
+        except ModelError:
+            if self._shown.isdisjoint(segment.outputs):
+                raise
+        # Values that differ in shape from one iteration to the next cannot be stacked: the piece without them.
+        segment = without(segment, self._plain, self._shown)
+        runner = OrtRunner(segment.model, self._where, threads=self._threads, lean=True)
+        self._pieces[number] = segment, runner
+        return segment, runner.run({name: known[name] for name in segment.inputs})
 
     def _cut(self, feed: Feed) -> list[tuple[Segment, OrtRunner]]:
         """Cut by the sizes that the values have for this feed."""

@@ -2,33 +2,39 @@
 
 Values pair by name, as a plan keeps them.  Where a tool renamed values, they pair by structure: the same operator
 on inputs that pair.  Casts between floating-point formats are looked through; behind a fused part, names pick up the
-thread again.
+thread again.  Values inside branches and loop bodies pair in the same way; what a body is fed does not count as a
+value of its own.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from mpdeploy.graph.scope import all_graphs, graph_of, subgraphs_of
 from mpdeploy.graph.types import element_type
+from mpdeploy.runtime.probes import LOOPS, holders, is_holder
 from mpdeploy.runtime.runner import dtype_name
 from mpdeploy.runtime.segments import fixed_values
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 _LOW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
-_Key = tuple[str, str, int, tuple[str, ...]]
+_Key = tuple[str, str, str, int, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A value of the reference, by ``name``, and the candidate's, ``partner``; both are main-graph values.
+    """A value of the reference, by ``name``, and the candidate's, ``partner``.
 
     ``node`` and ``op`` name the reference's node that computes the value, empty for an input of the model.
     ``dtype`` is the element type that the candidate computes it in, by numpy's name.  ``sources`` are the partners of
     the values that the candidate's node reads, ``readers`` the reference's nodes that read the value.  ``narrowed``:
-    the partner is the result of a Cast to a lower format, so the readers are only those behind it.
+    the partner is the result of a Cast to a lower format, so the readers are only those behind it.  ``within`` are
+    the reference's nodes whose branches or bodies hold the value, outermost first; ``looped``: one of them is a loop,
+    so the value's arrays are stacked by iteration.
     """
 
     name: str
@@ -39,11 +45,16 @@ class Pair:
     sources: tuple[str, ...]
     readers: tuple[str, ...]
     narrowed: bool = False
+    within: tuple[str, ...] = ()
+    looped: bool = False
 
 
 def pair_values(reference: ir.Model, candidate: ir.Model) -> tuple[list[Pair], tuple[str, ...]]:
-    """Return the pairs in the candidate's order of execution, and the reference's values that have no partner."""
-    ours, theirs = _Side(reference.graph), _Side(candidate.graph)
+    """Return the pairs in the candidate's order of execution, and the reference's values that have no partner.
+
+    The names of each model are distinct (see ``mpdeploy.runtime.probes``).
+    """
+    ours, theirs = _Side(reference), _Side(candidate)
     partner_of = _match(ours, theirs)
     name_of = {partner: value for value, partner in partner_of.items()}
     pairs = []
@@ -58,16 +69,55 @@ def pair_values(reference: ir.Model, candidate: ir.Model) -> tuple[list[Pair], t
 
 
 class _Side:
-    """One graph: its values that depend on an input, in order, and how Casts connect them."""
+    """One model: its values that depend on an input, in order, and how Casts connect them."""
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self.graph = graph
-        self.fixed = fixed_values(graph)
+    def __init__(self, model: ir.Model) -> None:
+        self.graph = model.graph
+        self.holders = holders(model)
+        self.fixed: set[ir.Value] = set()
+        for graph in all_graphs(model):  # parents come first
+            self.fixed = fixed_values(graph, self.fixed)
 
     def values(self) -> Iterator[ir.Value]:
         yield from self.graph.inputs
-        for node in self.graph:
+        yield from self._made_in(self.graph)
+
+    def _made_in(self, graph: ir.Graph) -> Iterator[ir.Value]:
+        for node in graph:
+            if is_holder(node):
+                for inner in subgraphs_of(node):
+                    yield from self._made_in(inner)
             yield from (v for v in node.outputs if v.name and v not in self.fixed)
+
+    def around(self, value: ir.Value) -> list[tuple[ir.Node, str]]:
+        """The nodes that hold a value in a subgraph, outermost first, and under which attribute."""
+        found = []
+        graph = graph_of(value)
+        while graph is not None and graph in self.holders:
+            found.append(self.holders[graph])
+            graph = found[-1][0].graph if isinstance(found[-1][0].graph, ir.Graph) else None
+        return found[::-1]
+
+    def reads(self, value: ir.Value) -> Iterator[ir.Value]:
+        """What a value is computed from: the inputs of its node, and for a branch or loop what comes out of it."""
+        node = value.producer()
+        if node is None:
+            return
+        yield from (v for v in node.inputs if v is not None)
+        if is_holder(node):
+            place = (value.index() or 0) + (node.op_type == "Loop")
+            for inner in subgraphs_of(node):
+                if place < len(inner.outputs):
+                    yield inner.outputs[place]
+
+    def fed(self, value: ir.Value) -> ir.Value | None:
+        """The value itself; for an input of a body what the loop is fed there at first, None if nothing."""
+        current: ir.Value | None = value
+        while current is not None and (graph := graph_of(current)) in self.holders and current.is_graph_input():
+            node = self.holders[graph][0]
+            place = list(graph.inputs).index(current)
+            current = node.inputs[place] if place < len(node.inputs) else None
+        return current
 
     def is_cast(self, value: ir.Value) -> bool:
         node = value.producer()
@@ -96,10 +146,13 @@ class _Side:
         if node is None:
             return None
         inputs = tuple("" if v is None else self._token(v, tokens) for v in node.inputs)
-        return node.domain, node.op_type, value.index() or 0, inputs
+        scope = "/".join(f"{holder.op_type}.{name}" for holder, name in self.around(value))
+        return scope, node.domain, node.op_type, value.index() or 0, inputs
 
     def _token(self, value: ir.Value, tokens: dict[ir.Value, str]) -> str:
         source = self.behind_casts(value)
+        if source not in tokens and source.is_graph_input() and (graph := graph_of(source)) in self.holders:
+            return f"input {list(graph.inputs).index(source)}"
         return "a constant" if source in self.fixed else tokens.get(source, f"? {source.name}")
 
 
@@ -132,9 +185,12 @@ def _pair(
     narrowed: bool = False,
 ) -> Pair:
     node = original.producer()
-    readers = (user for user, _ in original.uses())
+    around = [holder for holder, _ in ours.around(original)]
+    readers: Iterable[ir.Node] = (user for user, _ in original.uses())
     if narrowed:
         readers = (r for user, _ in value.uses() if (r := _counterpart(user, theirs, name_of)) is not None)
+    elif around and original.is_graph_output():
+        readers = itertools.chain(readers, around[-1:])
     return Pair(
         name=original.name or "",
         partner=value.name or "",
@@ -144,6 +200,8 @@ def _pair(
         sources=tuple(dict.fromkeys(_sources(value, theirs, name_of, narrowed))),
         readers=tuple(dict.fromkeys(_real(readers, ours))),
         narrowed=narrowed,
+        within=tuple(holder.name or "" for holder in around),
+        looped=any(holder.op_type in LOOPS for holder in around),
     )
 
 
@@ -153,24 +211,20 @@ def _sources(value: ir.Value, side: _Side, name_of: dict[ir.Value, ir.Value], na
         yield side.behind_casts(value).name or ""
         return
     known = set(name_of)
-    waiting, seen = [_source_node(value, side)], set()
+    waiting, seen = [side.behind_casts(value)], set()  # behind the Cast that gives a model's output its declared type
     while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
+        made = waiting.pop()
+        if made in seen:
             continue
-        seen.add(node)
-        for read in node.inputs:
+        seen.add(made)
+        for each in side.reads(made):
+            read = side.fed(each)
             if read is None or read in side.fixed:
                 continue
             if read in known or (side.narrows(read) and side.behind_casts(read) in known):
                 yield read.name or ""
             else:
-                waiting.append(read.producer())
-
-
-def _source_node(value: ir.Value, side: _Side) -> ir.Node | None:
-    """The node behind a value, and behind the Cast that gives a model's output its declared type."""
-    return side.behind_casts(value).producer()
+                waiting.append(read)
 
 
 def _counterpart(node: ir.Node, side: _Side, name_of: dict[ir.Value, ir.Value]) -> ir.Node | None:

@@ -4,8 +4,8 @@ Every node runs once and every weight is loaded once, whatever number of values 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -51,15 +51,30 @@ def segments(model: ir.Model, watched: Sequence[str], limit: int, size_of: Calla
             continue
         outputs = gives | {n: v for n, v in passed_on.items() if n in made}
         if outputs:
-            pieces.append(_piece(model, live, outputs, passed_on, wanted))
+            pieces.append(_piece(model, live, outputs, passed_on))
         live, made, gives, size = passed_on, {}, {}, 0
     return pieces
 
 
-def fixed_values(graph: ir.Graph) -> set[ir.Value]:
-    """Return the values of a graph that no input has a part in: weights, and what is computed from them alone."""
+def without(segment: Segment, plain: ir.Model, hidden: Collection[str]) -> Segment:
+    """Return the piece of ``plain``, a model with fewer outputs of inner values, that does the same but for those."""
+    outputs = tuple(name for name in segment.outputs if name not in hidden)
+    values = _named(plain.graph)
+    model = _extracted(plain, [values[n] for n in segment.inputs], [values[n] for n in outputs])
+    return replace(segment, model=model, inputs=_names(model.graph.inputs), outputs=outputs)
+
+
+def _named(graph: ir.Graph) -> dict[str, ir.Value]:
+    return {v.name or "": v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
+
+
+def fixed_values(graph: ir.Graph, outer: Collection[ir.Value] = frozenset()) -> set[ir.Value]:
+    """Return the values of a graph that no input has a part in: weights, and what is computed from them alone.
+
+    ``outer`` are those of the graphs around it.
+    """
     inputs = set(graph.inputs)
-    fixed = {v for v in graph.initializers.values() if v not in inputs}
+    fixed = {v for v in graph.initializers.values() if v not in inputs} | set(outer)
     for node in graph:
         if node.op_type.startswith(("Random", "Bernoulli", "Multinomial")) or any(True for _ in subgraphs_of(node)):
             continue
@@ -98,18 +113,23 @@ def _piece(
     live: Mapping[str, ir.Value],
     outputs: Mapping[str, ir.Value],
     passed_on: Mapping[str, ir.Value],
-    wanted: set[str],
 ) -> Segment:
-    graph = ir.convenience.extract(model.graph, list(live.values()), list(outputs.values()))
+    piece = _extracted(model, list(live.values()), list(outputs.values()))
+    spent = tuple(n for n in (*live, *outputs) if n not in passed_on)
+    return Segment(piece, _names(piece.graph.inputs), tuple(outputs), spent)
+
+
+def _extracted(model: ir.Model, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Model:
+    graph = ir.convenience.extract(model.graph, inputs, outputs)
     used = _read_names(graph)
-    inputs = [v for v in graph.inputs if v.name in used]
-    graph.inputs[:] = inputs
+    graph.inputs[:] = [v for v in graph.inputs if v.name in used]
     for value in graph.inputs:
         value.shape = None  # what a file says of inner shapes may be stale
-    names = tuple(v.name or "" for v in inputs)
-    spent = tuple(n for n in (*live, *outputs) if n not in passed_on)
-    piece = ir.Model(graph, ir_version=model.ir_version)
-    return Segment(piece, names, tuple(outputs), spent)
+    return ir.Model(graph, ir_version=model.ir_version)
+
+
+def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:
+    return tuple(v.name or "" for v in values)
 
 
 def _read_names(graph: ir.Graph) -> set[str]:

@@ -1,5 +1,6 @@
 """Who is to blame for drift: the nodes that broke, and those that add the most error."""
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Blame:
     """The drift along the graph, the culprits in order of guilt, and a repair if one was asked for and found.
 
     ``first_broken`` is the value where NaN or infinity came up first; ``unpaired`` counts the reference's values
-    without a partner, ``hidden`` those inside branches and loop bodies, which no run shows.
+    without a partner, ``hidden`` those inside branches and loop bodies that no run reached or could show.
     """
 
     layers: tuple[Layer, ...]
@@ -92,11 +93,11 @@ def culprits_of(layers: Sequence[Layer], plan: PrecisionPlan | None, limit: int 
 
 def first_broken(layers: Sequence[Layer]) -> Layer | None:
     """Return the first value, in order of execution, that is finite in the reference only."""
-    return next((layer for layer in layers if layer.broken), None)
+    return next(iter(_origins(layers, {layer.partner: layer for layer in layers})), None)
 
 
 def _guilty(layers: Sequence[Layer], by_partner: Mapping[str, Layer]) -> Iterator[tuple[Layer, Kind]]:
-    origins = [layer for layer in layers if layer.broken and not _inherits(layer, by_partner, lambda s: s.broken > 0)]
+    origins = _origins(layers, by_partner)
     for layer in origins:
         yield layer, Kind.OVERFLOW if _beyond_range(layer) else Kind.BROKE
     if origins:
@@ -111,6 +112,33 @@ def _guilty(layers: Sequence[Layer], by_partner: Mapping[str, Layer]) -> Iterato
             return
         so_far += _added(layer) ** 2
         yield layer, Kind.DRIFT
+
+
+def _origins(layers: Sequence[Layer], by_partner: Mapping[str, Layer]) -> list[Layer]:
+    """The values that broke although nothing they were computed from had."""
+    earliest = _first_iterations(layers)
+
+    def before(source: Layer, layer: Layer) -> bool:
+        if source.iteration is None or layer.iteration is None:
+            return source.broken > 0
+        return source.iteration <= layer.iteration
+
+    return [
+        layer
+        for layer in layers
+        if layer.broken
+        and not _inherits(layer, by_partner, functools.partial(before, layer=layer))
+        and (layer.iteration is None or layer.iteration <= earliest[layer.within[0]])
+    ]
+
+
+def _first_iterations(layers: Sequence[Layer]) -> dict[str, int]:
+    """In which iteration of each outermost loop something broke first: what broke later may have been fed with it."""
+    first: dict[str, int] = {}
+    for layer in layers:
+        if layer.iteration is not None:
+            first[layer.within[0]] = min(layer.iteration, first.get(layer.within[0], layer.iteration))
+    return first
 
 
 def _inherits(layer: Layer, by_partner: Mapping[str, Layer], faulty: Callable[[Layer], bool]) -> bool:
@@ -151,16 +179,16 @@ def upstream(layers: Sequence[Layer], by_partner: Mapping[str, Layer]) -> Iterat
 
 def _text(layer: Layer, kind: Kind, by_partner: Mapping[str, Layer]) -> str:
     where = f"'{layer.value}'" + (" cast down" if layer.narrowed else "")
+    where += f" inside '{layer.within[-1]}'" if layer.within else ""
+    sample = layer.sample if layer.iteration is None else f"iteration {layer.iteration} of {layer.sample}"
     if kind is Kind.OVERFLOW:
         limit = _format(layer).max
-        return (
-            f"{where} reaches {layer.largest:.4g} in FP32, {layer.format} ends at {limit:.5g}; first in {layer.sample}"
-        )
+        return f"{where} reaches {layer.largest:.4g} in FP32, {layer.format} ends at {limit:.5g}; first in {sample}"
     if kind is Kind.BROKE:
         vanished = sum(by_partner[s].vanished for s in layer.sources if s in by_partner)
         cause = f", {vanished} values that it reads became 0" if vanished else ""
         text = f"{layer.broken} of {layer.elements} values of {where} became NaN or infinite"
-        return f"{text}{cause}; FP32 reaches {layer.largest:.4g}; first in {layer.sample}"
+        return f"{text}{cause}; FP32 reaches {layer.largest:.4g}; first in {sample}"
     if kind is Kind.DECIDED:
         return f"{100 * (layer.error or 0):.3g} % of {where} came out differently"
     grows = " (small differences of large numbers)" if _amplifies(layer, by_partner) else ""

@@ -1,5 +1,6 @@
 """Inside the models: the drift of every value, who is to blame, and a repair that was tried."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,8 @@ from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.emulator import PLAIN
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.inner import InnerRun
-from mpdeploy.runtime.pairs import pair_values
+from mpdeploy.runtime.pairs import Pair, pair_values
+from mpdeploy.runtime.probes import distinct
 from mpdeploy.verification.blame import Blame, culprits_of, first_broken
 from mpdeploy.verification.budget import Budget
 from mpdeploy.verification.compare import compare
@@ -21,17 +23,22 @@ from mpdeploy.verification.verdict import judge
 
 def blame_on(ours: Subject, theirs: Subject, feeds: Feeds) -> Blame:
     """Return the drift of every value along the graph, and the culprits; one pass over the data."""
-    pairs, unpaired = pair_values(ours.model, theirs.model)
-    run = InnerRun(ours.model, theirs.model, pairs, (str(ours.path), str(theirs.path)), theirs.arithmetic)
+    models = distinct(ours.model), distinct(theirs.model)
+    pairs, unpaired = pair_values(*models)
+
+    def run(some: Sequence[Pair]) -> InnerRun:
+        return InnerRun(*models, some, (str(ours.path), str(theirs.path)), theirs.arithmetic)
+
     layers = measure_layers(run, pairs, feeds)
     broken = first_broken(layers)
-    inside = sum(len(n.outputs) for n in all_nodes(ours.model)) - sum(len(n.outputs) for n in ours.model.graph)
+    shown = {layer.value for layer in layers}
+    inside = {pair.name for pair in pairs if pair.within}
     return Blame(
         layers=layers,
         culprits=culprits_of(layers, theirs.plan),
         first_broken=broken.value if broken else "",
         unpaired=len(unpaired),
-        hidden=inside,
+        hidden=len(inside - shown),
     )
 
 
@@ -48,6 +55,6 @@ def repair_of(blame: Blame, ours: Subject, theirs: Subject, feeds: Feeds, budget
         verdict = judge(measured, budget, trial.runner.describe())
         errors = [o.norm_relative for o in measured.outputs if not o.exact and o.elements]
         error = None if None in errors else max((e for e in errors if e is not None), default=0.0)
-        return Trial(verdict.passed, error, None if verdict.passed else blame_on(ours, trial, feeds))
+        return Trial(verdict.passed, error, lambda: blame_on(ours, trial, feeds))
 
     return replace(blame, repair=find_repair(recipe, blame, examine))

@@ -1,7 +1,8 @@
 """The drift of every value along the graph, measured in one pass over the data."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from mpdeploy.runtime.inner import InnerRun
 from mpdeploy.runtime.pairs import Pair
 from mpdeploy.runtime.slices import slices
 
+LOOPED = 48  # so many values of a loop's body are kept for all its iterations at once
 _FORMATS = {"float16": Format.FP16.value, "bfloat16": Format.BF16.value, "float32": Format.FP32.value}
 
 
@@ -27,7 +29,9 @@ class Layer:
     norm-relative, None if not finite; for integers and booleans (``exact``) the share that differs.  ``added`` is
     what the node itself added: the error that is more than the largest of its inputs' (as squares).  ``broken``
     counts elements that are finite in the reference only, ``vanished`` those that became 0, ``largest`` is the
-    reference's largest magnitude; ``sample`` names the feed where it broke first.
+    reference's largest magnitude; ``sample`` names the feed where it broke first.  ``within`` are the reference's
+    nodes whose branches or bodies hold the value, outermost first; ``iteration`` is the one, from 0, of the outermost
+    loop in which it broke first, None outside of loops.
     """
 
     value: str
@@ -47,21 +51,39 @@ class Layer:
     sample: str
     sources: tuple[str, ...]
     readers: tuple[str, ...]
+    within: tuple[str, ...] = ()
+    iteration: int | None = None
 
 
-def measure_layers(run: InnerRun, pairs: Sequence[Pair], feeds: Feeds) -> tuple[Layer, ...]:
+def measure_layers(run: Callable[[Sequence[Pair]], InnerRun], pairs: Sequence[Pair], feeds: Feeds) -> tuple[Layer, ...]:
     """Return the drift of all pairs that could be compared, in the candidate's order of execution.
 
-    Raises ``UsageError`` if the data do not fit.
+    ``run`` makes what runs both models and shows some pairs.  One pass over the data, or a few where loops hold so many
+    values that their iterations would not fit in memory.  Raises ``UsageError`` if the data do not fit.
     """
     meters: dict[str, _Meter] = {}
-    for where, whole in feeds.labelled():
-        for _, feed in slices(whole, run.inputs):
-            for pair, reference, candidate in run.run(feed, where):
-                if reference.shape == candidate.shape and reference.size:
-                    meters.setdefault(pair.partner, _Meter()).add(reference, candidate, where)
+    for some in _rounds(pairs):
+        running = run(some)
+        for where, whole in feeds.labelled():
+            for _, feed in slices(whole, running.inputs):
+                for pair, reference, candidate in running.run(feed, where):
+                    if reference.shape == candidate.shape and reference.size:
+                        meters.setdefault(pair.partner, _Meter()).add(reference, candidate, where, pair.looped)
     layers = [meters[pair.partner].layer(pair) for pair in pairs if pair.partner in meters]
     return tuple(_with_added(layers))
+
+
+def _rounds(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
+    """The pairs in as few parts as give each loop at most ``LOOPED`` of its values in one."""
+    parts: dict[int, list[Pair]] = {0: []}
+    seen: Counter[str] = Counter()
+    for pair in pairs:
+        part = 0
+        if pair.looped:
+            part = seen[pair.within[0]] // LOOPED
+            seen[pair.within[0]] += 1
+        parts.setdefault(part, []).append(pair)
+    yield from parts.values()
 
 
 class _Meter:
@@ -70,9 +92,10 @@ class _Meter:
         self._exact = False
         self._elements = self._different = self._vanished = 0
         self._sample = ""
+        self._iteration: int | None = None
         self._largest = 0.0
 
-    def add(self, reference: Array, candidate: Array, where: str) -> None:
+    def add(self, reference: Array, candidate: Array, where: str, looped: bool) -> None:
         self._elements += reference.size
         if reference.dtype.kind != "f":
             self._exact = True
@@ -81,6 +104,9 @@ class _Meter:
         found = metrics.sums(reference, candidate)
         if found.broken and not self._sums.broken:
             self._sample = where
+            if looped:
+                broken = np.isfinite(reference) & ~np.isfinite(candidate)
+                self._iteration = int(broken.reshape(len(broken), -1).any(axis=1).argmax())
         self._sums += found
         self._largest = max(self._largest, _largest_finite(reference))
         self._vanished += int(np.count_nonzero((candidate == 0) & (reference != 0)))
@@ -105,6 +131,8 @@ class _Meter:
             sample=self._sample,
             sources=pair.sources,
             readers=pair.readers,
+            within=pair.within,
+            iteration=self._iteration,
         )
 
 

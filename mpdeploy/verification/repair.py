@@ -5,7 +5,7 @@ import glob
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpdeploy import records
@@ -15,6 +15,7 @@ from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.feeds import Feeds, open_feeds
 from mpdeploy.verification.blame import CULPRITS, Blame, Culprit, Repair, culprits_of, upstream
 from mpdeploy.verification.layers import Layer
+from mpdeploy.verification.shorten import as_candidate, shortened, with_kept
 
 ROUNDS = 6
 _GROWTH = 4  # so many times as many culprits are asked for in each round
@@ -58,14 +59,20 @@ class Recipe:
         )
         return records.load(PrecisionPlan, plan_path_of(output))
 
+    def carry_out(self, plan: PrecisionPlan, output: Path) -> None:
+        """Convert to ``output`` by a plan."""
+        where = output.with_suffix(".trial.json")
+        records.save(plan, where)
+        convert(self.source, output, precision=self.precision, plan=where)
+
 
 @dataclass(frozen=True)
 class Trial:
-    """What verifying a trial conversion came to: within budget, the largest norm-relative error, the blame if not."""
+    """What verifying a trial conversion came to: within budget, the largest norm-relative error, who is to blame."""
 
     passed: bool
     error: float | None
-    blame: Blame | None
+    blame: Callable[[], Blame]
 
 
 def recipe_of(source: Path, precision: str, plan: PrecisionPlan | None, feeds: Feeds, operators: set[str]) -> Recipe:
@@ -95,34 +102,66 @@ def recipe_of(source: Path, precision: str, plan: PrecisionPlan | None, feeds: F
 def find_repair(recipe: Recipe, blame: Blame, examine: Callable[[Path], Trial]) -> Repair | None:
     """Return the nodes to keep in FP32, found by converting, verifying and blaming again until the budget holds.
 
-    None if there is nobody to blame.  If ``ROUNDS`` do not suffice, or most operators would be in FP32, the last
-    attempt comes back as not passed.
+    A list that works is then shortened (see ``mpdeploy.verification.shorten``).  None if there is nobody to blame.  If
+    ``ROUNDS`` do not suffice, or most operators would be in FP32, the last attempt comes back as not passed.
     """
-    repair: Repair | None = None
-    keep: dict[str, None] = {}
     with tempfile.TemporaryDirectory(prefix="mpdeploy-") as folder:
         output = Path(folder) / "repaired.onnx"
-        known = _keepable(recipe.convert(output, ()))
-        for number in range(1, ROUNDS + 1):
-            fresh = [node for node in _next(blame, keep, CULPRITS * _GROWTH ** (number - 1)) if node in known]
-            if not fresh:
-                return repair
-            keep.update(dict.fromkeys(fresh))
-            plan = recipe.convert(output, tuple(keep))
-            trial = examine(output)
-            repair = Repair(
-                nodes=tuple(keep),
-                command=recipe.command(tuple(keep)),
-                passed=trial.passed,
-                error=trial.error,
-                low=plan.low_count,
-                operators=len(plan.decisions),
-                rounds=number,
-            )
-            if trial.passed or trial.blame is None or 2 * plan.low_count < len(plan.decisions):
-                return repair
-            blame = trial.blame
+        default = recipe.convert(output, ())
+        found = _grown(recipe, blame, examine, output, _keepable(default))
+        if found is None or not found.passed or len(found.nodes) < 2:
+            return found
+        plan = as_candidate(default, blame.layers)
+
+        def works(nodes: Sequence[str]) -> bool:
+            try:
+                recipe.carry_out(with_kept(plan, nodes), output)
+            except MpdeployError:  # formats that a plan cannot have, though the candidate has them
+                return False
+            return examine(output).passed
+
+        nodes, runs = shortened(found.nodes, works)
+        if nodes == found.nodes:
+            return replace(found, rounds=found.rounds + runs)
+        shorter = _tried(recipe, nodes, examine, output)[0]
+        best = shorter if shorter.passed else found
+        return replace(best, rounds=found.rounds + runs + 1)
+
+
+def _grown(
+    recipe: Recipe, blame: Blame, examine: Callable[[Path], Trial], output: Path, known: set[str]
+) -> Repair | None:
+    repair: Repair | None = None
+    keep: dict[str, None] = {}
+    for number in range(1, ROUNDS + 1):
+        fresh = [node for node in _next(blame, keep, CULPRITS * _GROWTH ** (number - 1)) if node in known]
+        if not fresh:
+            return repair
+        keep.update(dict.fromkeys(fresh))
+        repair, trial = _tried(recipe, tuple(keep), examine, output)
+        repair = replace(repair, rounds=number)
+        if trial.passed or 2 * repair.low < repair.operators:
+            return repair
+        if number < ROUNDS:
+            blame = trial.blame()
     return repair
+
+
+def _tried(
+    recipe: Recipe, nodes: tuple[str, ...], examine: Callable[[Path], Trial], output: Path
+) -> tuple[Repair, Trial]:
+    plan = recipe.convert(output, nodes)
+    trial = examine(output)
+    repair = Repair(
+        nodes=nodes,
+        command=recipe.command(nodes),
+        passed=trial.passed,
+        error=trial.error,
+        low=plan.low_count,
+        operators=len(plan.decisions),
+        rounds=1,
+    )
+    return repair, trial
 
 
 def _next(blame: Blame, keep: dict[str, None], limit: int) -> list[str]:

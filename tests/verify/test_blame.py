@@ -154,24 +154,6 @@ def test_a_model_that_another_tool_renamed_is_followed(case_a4, all_low, spread,
     assert report.blame.repair.passed
 
 
-def test_values_inside_branches_are_counted_as_hidden(write, all_low):
-    info = helper.make_tensor_value_info
-    square = helper.make_graph([node("Mul", ["x", "x"], ["t"], name="square")], "then", [], [info("t", 1, None)])
-    other = helper.make_graph([node("Neg", ["x"], ["e"], name="neg")], "else", [], [info("e", 1, None)])
-    source = write(
-        "branch",
-        [node("If", ["c"], ["y"], name="if", then_branch=square, else_branch=other)],
-        {"x": ["N"], "c": []},
-        {"y": ["N"]},
-        kinds={"c": TensorProto.BOOL},
-    )
-    feed = {"x": np.float32([300, 1]), "c": np.array(True)}
-    report = verify(source, all_low(source), feeds_of([feed]), depth=LAYERS)
-    assert report.blame.hidden == 2
-    assert report.blame.first_broken == "y"
-    assert report.blame.culprits[0].node == "if"
-
-
 def test_noise_of_a_model_that_is_never_twice_the_same(write):
     """V7: the FP32 run itself differs run to run by 1e-3; the floor is measured and no conversion is blamed for it."""
     nodes = [
