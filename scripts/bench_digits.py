@@ -18,7 +18,7 @@ import click
 
 from mpdeploy import pipeline
 from mpdeploy.cli.progress import track
-from mpdeploy.engine.api import build
+from mpdeploy.engine.building import build_engine
 from mpdeploy.errors import MpdeployError
 from mpdeploy.numerics.formats import Format
 from mpdeploy.train.loading import load_recipe
@@ -67,7 +67,9 @@ def show(results: list[pipeline.ExportResult]) -> None:
         print(f"{precision.value}: {passed} of {len(results)} within budget, worst drift of a sample {worst:.1e}")
     low = next((m for m in results[0].models if m.engine is not None), None)
     if low is not None and low.engine is not None:
-        full = build(results[0].reference, Path(low.engine_path).with_suffix(".fp32"), options=low.engine.options)
+        full = build_engine(
+            results[0].reference, Path(low.engine_path).with_suffix(".fp32"), options=low.engine.options
+        )
         ratio = low.engine.engine.bytes / full.engine.bytes
         print(f"engine: {low.engine.engine.bytes:,} bytes in FP16, {full.engine.bytes:,} in FP32, ratio {ratio:.2f}")
 

@@ -7,7 +7,7 @@ import click
 
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import meter
-from mpdeploy.engine.options import BuildOptions, Feature, parse_capabilities, parse_shapes, parse_size
+from mpdeploy.engine.options import Feature
 from mpdeploy.engine.toolkit import Flavour
 from mpdeploy.errors import UsageError
 
@@ -108,19 +108,7 @@ def command(
     """
     from mpdeploy.engine.api import build
     from mpdeploy.engine.monitor import BuildStep
-    from mpdeploy.numerics.formats import Format
 
-    if data is not None and shapes:
-        raise UsageError("the shape ranges come from --data or from --shapes, not from both", where="mpdeploy build")
-    options = BuildOptions(
-        profiles=parse_shapes(shapes),
-        capabilities=parse_capabilities(sm),
-        workspace=None if workspace is None else parse_size(workspace),
-        optimization_level=opt_level,
-        tf32=tf32,
-        timing_cache=timing_cache,
-        features=tuple(map(Feature, feature)),
-    )
     with meter(f"building {output.name}") as report:
 
         def progress(step: BuildStep) -> None:
@@ -130,11 +118,17 @@ def command(
             model,
             output,
             backend=backend,
-            options=options,
-            expect=Format(expect) if expect else None,
+            shapes=shapes,
+            sm=sm,
+            workspace=workspace,
+            opt_level=opt_level,
+            tf32=tf32,
+            feature=feature,
+            expect=expect,
             plan=plan,
             data=data,
             drift=drift,
+            timing_cache=timing_cache,
             cache=cache,
             rebuilds=rebuilds,
             progress=progress,

@@ -1,170 +1,84 @@
-"""Build an engine: check, parse, prove the precision, build, inspect, and write engine and sidecar."""
+"""``mpdeploy.build``: an engine from an ONNX model, in the words of the command's flags."""
 
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
-from mpdeploy import __version__, records
-from mpdeploy.engine.backend import Backend, ParsedModel
-from mpdeploy.engine.backends import find_backend
-from mpdeploy.engine.cache import BuildCache, cache_key
-from mpdeploy.engine.gpu import find_gpus
-from mpdeploy.engine.inspector import check_inspected
-from mpdeploy.engine.loading import this_system
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.monitor import Progress
-from mpdeploy.engine.network import Network
-from mpdeploy.engine.options import BuildOptions
-from mpdeploy.engine.proof import check_kept, check_lowered, check_plan, promises_of
-from mpdeploy.engine.ranges import profile_from
-from mpdeploy.engine.record import DriftSummary, EngineRecord, file_facts, sidecar_of
-from mpdeploy.engine.spread import measure_spread
-from mpdeploy.engine.target import Target, check_network
+from mpdeploy.engine.options import BuildOptions, features_named, parse_capabilities, parse_shapes, parse_size
+from mpdeploy.engine.record import EngineRecord
 from mpdeploy.errors import UsageError
-from mpdeploy.files import atomic_path, readable_file
-from mpdeploy.graph.io import load
 from mpdeploy.numerics.formats import Format
-from mpdeploy.plan.record import PrecisionPlan
-from mpdeploy.runtime.facts import ModelFacts, model_facts
-from mpdeploy.runtime.feeds import Feeds, open_feeds
-from mpdeploy.runtime.fit import fit
-from mpdeploy.runtime.runner import Feed
-from mpdeploy.verification.record import DriftReport
+from mpdeploy.runtime.feeds import Feeds
+
+_EXPECTABLE = (Format.FP32, Format.FP16, Format.BF16)
 
 
 def build(
-    model: Path | str,
-    output: Path | str,
+    model: str | Path,
+    output: str | Path,
     *,
     backend: str = "rtx",
-    options: BuildOptions | None = None,
-    expect: Format | None = None,
-    plan: Path | str | None = None,
+    shapes: str | Sequence[str] = (),
+    sm: str | int | Sequence[str | int] = (),
+    workspace: str | int | None = None,
+    opt_level: int | None = None,
+    tf32: bool = False,
+    feature: str | Sequence[str] = (),
+    expect: str | Format | None = None,
+    plan: str | Path | None = None,
     data: str | Feeds | None = None,
-    drift: Path | str | None = None,
-    cache: Path | str | None = None,
+    drift: str | Path | None = None,
+    timing_cache: str | Path | None = None,
+    cache: str | Path | None = None,
     rebuilds: int = 1,
     progress: Progress | None = None,
 ) -> EngineRecord:
     """Build an engine from the ONNX file ``model``, write it to ``output`` and its sidecar beside it.
 
-    The engine computes in the types that stand in the model.  ``expect`` demands that most of its arithmetic is in
-    that format, ``plan`` (the plan that the model was converted with) that every value has its planned format;
-    both are checked before the build, without a GPU.  ``data`` gives the shape ranges of dynamic inputs, ``drift``
-    is the model's drift report for the record.  ``cache`` is a folder of engines built before.  ``rebuilds`` above
-    1 builds that often, to see whether the engines are equal.  ``progress`` is called with ``BuildStep``s and may
-    raise to stop.
+    The engine computes in the types that stand in the model.  The arguments are the flags of `mpdeploy build`:
+    ``shapes`` are words such as ``"image:1x3x8x8:4x3x8x8:8x3x8x8"``, ``sm`` compute capabilities (``86``, ``"8.6"``,
+    ``"86,89"``), ``workspace`` bytes or ``"4G"``, ``feature`` words of ``Feature``.  A flag that may be repeated takes
+    one word or several.  ``progress`` is called with ``BuildStep``s and may raise to stop.
 
-    Returns the record that the sidecar holds.  Raises ``UsageError`` for a bad file or option, ``ModelError`` for
-    an invalid model, ``DependencyError`` for a missing library or GPU, ``BuildError`` for a model that the back
-    end refuses or that does not keep its promise.  Whatever fails, an existing ``output`` stays as it was.
+    Returns the record that the sidecar holds.  Raises what ``build_engine`` raises, and ``UsageError`` for a word that
+    the flag would not take.
     """
-    source, target_path = readable_file(Path(model), "model"), Path(output)
-    chosen = options or BuildOptions()
-    if source.resolve() == target_path.resolve():
-        raise UsageError("the engine would overwrite the model", where=str(target_path), remedy="name another output")
-    feeds = open_feeds(data) if isinstance(data, str) else data
-    maker = find_backend(backend)
-    target = maker.target(chosen, find_gpus())
-    # The ONNX library's own check first: it names the node of a type error that a parser may blame on the driver.
-    facts = model_facts(load(source), source)
-    summary = None if drift is None else _summary_of(Path(drift), facts)
-    with maker.parse(source) as parsed:
-        if feeds is not None and not chosen.profiles:
-            chosen = replace(chosen, profiles=profile_from(feeds, parsed.network.inputs, str(source)))
-        check_network(parsed.network, chosen, target, str(source))
-        _prove(parsed.network, facts, expect, None if plan is None else Path(plan))
-        job = _Job(maker, facts, chosen, target, progress)
-        with atomic_path(target_path) as scratch:
-            reused = _make(job, parsed, scratch, None if cache is None else Path(cache))
-            record = replace(
-                _record(job, parsed, scratch),
-                engine=replace(file_facts(scratch), name=target_path.name),
-                expected=expect.value if expect else None,
-                plan=None if plan is None else file_facts(Path(plan)),
-                drift=summary,
-                reused=reused,
-            )
-            if record.inspected is not None and expect is not None:
-                check_inspected(record.inspected, expect, str(source))
-            if rebuilds > 1:
-                run = None if feeds is None or target.gpu is None else partial(_first_results, record, feeds)
-                record = replace(record, spread=measure_spread(scratch, partial(_build_again, job), rebuilds, run))
-            # The sidecar first: an engine is never seen beside a sidecar of another engine.
-            records.save(record, sidecar_of(target_path))
-    return record
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One build, as far as it is the same each time that it is repeated."""
-
-    maker: Backend
-    model: ModelFacts
-    options: BuildOptions
-    target: Target
-    progress: Progress | None
-
-
-def _prove(network: Network, model: ModelFacts, expect: Format | None, plan: Path | None) -> None:
-    check_kept(network, model)
-    if expect is not None:
-        check_lowered(network, expect, model.path)
-    if plan is not None:
-        check_plan(network, promises_of(records.load(PrecisionPlan, plan), network), model.path)
-
-
-def _make(job: _Job, parsed: ParsedModel, path: Path, cache: Path | None) -> bool:
-    """Write the engine to ``path``; return whether it came from the cache."""
-
-    def make(fresh: Path) -> None:
-        fresh.write_bytes(parsed.build(job.options, job.target, job.progress))
-
-    if cache is None:
-        make(path)
-        return False
-    key = cache_key(job.model, job.options, job.target, job.maker.name, job.maker.version)
-    return BuildCache(cache).fetch_or_make(key, path, make)
-
-
-def _record(job: _Job, parsed: ParsedModel, engine: Path) -> EngineRecord:
-    return EngineRecord(
-        tool_version=__version__,
-        backend=job.maker.name,
-        backend_version=job.maker.version,
-        source=job.model,
-        engine=file_facts(engine),
-        capabilities=job.target.capabilities,
-        gpu=job.target.gpu.name if job.target.gpu else None,
-        system=this_system(),
-        options=job.options,
-        inputs=parsed.network.inputs,
-        outputs=parsed.network.outputs,
-        census=parsed.network.census,
-        inspected=job.maker.inspect(engine.read_bytes(), job.target),
-        warnings=parsed.warnings(),
+    if data is not None and shapes:
+        raise UsageError("the shape ranges come from --data or from --shapes, not from both", where="mpdeploy build")
+    if rebuilds < 1:
+        raise UsageError("an engine is built at least once", where=f"--rebuilds {rebuilds}")
+    options = BuildOptions(
+        profiles=parse_shapes(_words(shapes)),
+        capabilities=parse_capabilities(_words(sm)),
+        workspace=None if workspace is None else parse_size(str(workspace)),
+        optimization_level=opt_level,
+        tf32=tf32,
+        timing_cache=None if timing_cache is None else str(timing_cache),
+        features=features_named(_words(feature)),
+    )
+    return build_engine(
+        model,
+        output,
+        backend=backend,
+        options=options,
+        expect=None if expect is None else _format(expect),
+        plan=plan,
+        data=data,
+        drift=drift,
+        cache=cache,
+        rebuilds=rebuilds,
+        progress=progress,
     )
 
 
-def _summary_of(path: Path, model: ModelFacts) -> DriftSummary:
-    report = records.load(DriftReport, path)
-    if [file.sha256 for file in report.candidate.files] != [file.sha256 for file in model.files]:
-        raise UsageError(
-            "the drift report is about another model",
-            where=str(path),
-            remedy=f"make one with 'mpdeploy verify REFERENCE {model.path} --data D --json'",
-        )
-    return DriftSummary(file_facts(path), report.verdict.passed, report.verdict.headline)
+def _words(given: str | int | Sequence[str | int]) -> tuple[str, ...]:
+    return (str(given),) if isinstance(given, str | int) else tuple(map(str, given))
 
 
-def _build_again(job: _Job, path: Path) -> None:
-    with job.maker.parse(Path(job.model.path)) as parsed:  # anew: a parsed model is built once
-        path.write_bytes(parsed.build(job.options, job.target, job.progress))
-
-
-def _first_results(record: EngineRecord, feeds: Feeds, engine: Path) -> Feed:
-    from mpdeploy.engine.runner import EngineRunner
-
-    records.save(replace(record, engine=file_facts(engine)), sidecar_of(engine))
-    runner = EngineRunner(engine)
-    where, feed = next(feeds.labelled())
-    return runner.run(fit(feed, runner.inputs, where).feed)
+def _format(word: str | Format) -> Format:
+    found = next((kind for kind in _EXPECTABLE if word in (kind, kind.value)), None)
+    if found is None:
+        known = ", ".join(kind.value for kind in _EXPECTABLE)
+        raise UsageError(f"an engine cannot be expected in {word!r}", where="--expect", remedy=f"choose from {known}")
+    return found

@@ -8,7 +8,12 @@ from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.runner import TensorSpec
 
-_DTYPES = {Format.FP32.value: "float32", Format.FP16.value: "float16", Format.BF16.value: "bfloat16"}
+_DTYPES = {
+    Format.FP32.value: "float32",
+    Format.FP16.value: "float16",
+    Format.BF16.value: "bfloat16",
+    Format.FP8E4M3.value: "float8_e4m3fn",
+}
 
 
 def spec_of(port: Port) -> TensorSpec:

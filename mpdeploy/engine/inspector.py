@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from mpdeploy.engine.messages import logger_for
+from mpdeploy.engine.messages import capture, logger_for
 from mpdeploy.engine.toolkit import Toolkit
 from mpdeploy.errors import BuildError
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
@@ -25,20 +25,26 @@ def inspect(toolkit: Toolkit, plan: bytes) -> dict[str, int]:
     Raises ``BuildError`` if TensorRT cannot load what it has just built.
     """
     trt = toolkit.module
-    runtime = trt.Runtime(logger_for(trt))
-    engine = runtime.deserialize_cuda_engine(plan)
-    if engine is None:
-        raise BuildError(f"{toolkit.title} cannot load the engine that it built", remedy="see 'mpdeploy doctor'")
-    inspector = engine.create_engine_inspector()
-    return formats_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+    with capture() as inbox:
+        runtime = trt.Runtime(logger_for(trt))
+        # It brings code for the CPU along where it is version-compatible; this one we have just built ourselves.
+        runtime.engine_host_code_allowed = True
+        engine = runtime.deserialize_cuda_engine(plan)
+        if engine is None:
+            reason = (*inbox.errors(), "no reason given")[0]
+            raise BuildError(
+                f"{toolkit.title} cannot load the engine that it built: {reason}", remedy="see 'mpdeploy doctor'"
+            )
+        inspector = engine.create_engine_inspector()
+        return formats_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
 def formats_of(text: str) -> dict[str, int]:
     """Return the counts from the inspector's JSON, in the form of TensorRT 10 or 11."""
     counts = Counter[str]()
-    for layer in json.loads(text).get("Layers", ()):
-        if isinstance(layer, dict):  # a bare name says nothing of types
-            counts.update(kind for output in layer.get("Outputs", ()) for kind in _kinds(output))
+    for entry in json.loads(text).get("Layers", ()):
+        if isinstance(entry, dict):  # a bare name says nothing of types
+            counts.update(kind for output in entry.get("Outputs", ()) for kind in _kinds(output))
     return dict(sorted(counts.items()))
 
 

@@ -83,7 +83,7 @@ def read_network(module: Any, network: Any) -> Network:
         for tensor in (layer.get_output(index) for index in range(layer.num_outputs)):
             if tensor is None:  # an optional output that the model does not use
                 continue
-            kind = _type_name(tensor.dtype)
+            kind = type_name(tensor.dtype)
             types[tensor.name] = kind
             outputs[kind] += 1
             compute[kind] += layer.type.name in _COMPUTE
@@ -108,16 +108,17 @@ def _weights_of(module: Any, layer: Any) -> Iterator[tuple[str, int]]:
         if weights is not None and weights.size:
             # An array where numpy knows the type, else a Weights object (BF16, FP8).
             dtype = weights.dtype
-            yield _NUMPY_NAMES.get(dtype.name) or _type_name(dtype), int(weights.size)
+            yield _NUMPY_NAMES.get(dtype.name) or type_name(dtype), int(weights.size)
 
 
 def _port(tensor: Any) -> Port:
     names = [tensor.get_dimension_name(axis) for axis in range(len(tensor.shape))]
     shape = tuple(int(size) if size >= 0 else name for size, name in zip(tensor.shape, names, strict=True))
-    return Port(tensor.name, _type_name(tensor.dtype), shape, bool(tensor.is_shape_tensor and tensor.is_network_input))
+    return Port(tensor.name, type_name(tensor.dtype), shape, bool(tensor.is_shape_tensor and tensor.is_network_input))
 
 
-def _type_name(dtype: Any) -> str:
+def type_name(dtype: Any) -> str:
+    """Return our word for a TensorRT ``DataType``: that of a ``Format``, else TensorRT's in lower case."""
     name: str = dtype.name
     return _TYPE_NAMES.get(name, name.lower())
 

@@ -116,6 +116,17 @@ def parse_capabilities(words: Sequence[str]) -> tuple[int, ...]:
     return tuple(found)
 
 
+def features_named(words: Sequence[str]) -> tuple[Feature, ...]:
+    """Return the features of these names; ``UsageError`` for one that there is not."""
+    known = {feature.value: feature for feature in Feature}
+    for word in words:
+        if word not in known:
+            raise UsageError(
+                f"there is no feature {word!r}", where="--feature", remedy=f"choose from {', '.join(known)}"
+            )
+    return tuple(known[word] for word in words)
+
+
 def parse_size(text: str) -> int:
     """Return bytes from text such as ``4G``, ``512M`` or a plain number; ``UsageError`` otherwise."""
     match = _SIZE.fullmatch(text.strip())

@@ -1,5 +1,7 @@
 """An engine as a runner, on the GPU it was built for."""
 
+import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from mpdeploy.engine.binding import check_types, choose_profile, spec_of
+from mpdeploy.engine.binding import check_types, spec_of
+from mpdeploy.engine.execution import Execution as Launcher
 from mpdeploy.engine.gpu import find_gpus
+from mpdeploy.engine.loaded import LoadedEngine, load_engine
 from mpdeploy.engine.loading import check_fit, read_engine, toolkit_of
-from mpdeploy.engine.messages import capture, logger_for
 from mpdeploy.engine.record import EngineRecord
-from mpdeploy.errors import DependencyError, ModelError, UsageError
+from mpdeploy.errors import DependencyError, UsageError
+from mpdeploy.runtime.arrays import in_order
 from mpdeploy.runtime.runner import Array, Execution, Feed, TensorSpec
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class EngineRunner:
-    """The engine in ``path``, loaded after its sidecar was checked.
+    """The engine in ``path``, loaded after its sidecar was checked; it runs on torch's current GPU.
 
     ``run`` takes and returns numpy arrays, ``run_tensors`` CUDA tensors without a copy.  Raises ``UsageError``
     for a changed file, ``DependencyError`` for another version, another GPU or none (see ``mpdeploy.engine.loading``).
@@ -31,19 +35,21 @@ class EngineRunner:
     def __init__(self, path: Path) -> None:
         self._where = str(path)
         self._record = read_engine(path)
-        self._toolkit = toolkit_of(self._record)
-        self._gpu = check_fit(self._record, self._toolkit, find_gpus(), self._where)
+        toolkit = toolkit_of(self._record)
+        gpus = find_gpus()
+        here = _current_gpu() if gpus else 0
+        self._gpu = check_fit(self._record, toolkit, gpus[here:], self._where)
         self._torch = _cuda_torch()
-        trt = self._toolkit.module
-        with capture() as inbox:
-            # The engine needs the runtime as long as it lives.
-            self._runtime = trt.Runtime(logger_for(trt))
-            self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
-            self._context: Any = self._engine.create_execution_context() if self._engine else None
-        if self._context is None:
-            reason = (*inbox.errors(), "no reason given")[0]
-            raise DependencyError(f"{self._toolkit.title} cannot load the engine: {reason}", where=self._where)
-        self._profile = 0
+        self._device = self._torch.device("cuda", here)
+        # The engine needs the runtime as long as it lives.
+        self._loaded = load_engine(toolkit, self._record, path, self._gpu)
+        self._launcher = Launcher(
+            toolkit.module, self._loaded.engine, self._loaded.context, self._record, self._device, self._where
+        )
+        self._lock = threading.Lock()
+        self._done = self._torch.cuda.Event()
+        self._compiled_for: set[tuple[tuple[int, ...], ...]] = set()
+        weakref.finalize(self, _keep_kernels, self._loaded)  # those that were compiled since the last look
 
     @property
     def record(self) -> EngineRecord:
@@ -65,27 +71,25 @@ class EngineRunner:
 
         Raises ``UsageError`` for an input of another type or shape than the engine reads.
         """
-        self._check({name: (array.dtype.name, array.shape) for name, array in feed.items()})
-        tensors = {name: self._to_gpu(array) for name, array in feed.items()}
-        return {name: _to_array(tensor) for name, tensor in self.run_tensors(tensors).items()}
+        check_types({name: (a.dtype.name, a.shape) for name, a in feed.items()}, self._record.inputs, self._where)
+        return {name: to_array(tensor) for name, tensor in self._run(tensors_of(feed)).items()}
 
     def run_tensors(self, feed: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
         """Return the outputs by name as CUDA tensors; the inputs are CUDA tensors, too, and are read in place.
 
-        Works on torch's current stream and does not wait for it.  Raises ``UsageError`` for a tensor on another
-        device, of another type or shape.
+        Works on torch's current stream and does not wait for it.  Inputs whose values decide shapes may lie on the CPU,
+        where TensorRT reads them.  Raises ``UsageError`` for a tensor on another device, of another type or shape.
         """
         for name, tensor in feed.items():
-            if not tensor.is_cuda:
+            if tensor.device != self._device and not (name in self._launcher.on_host and tensor.device.type == "cpu"):
                 raise UsageError(
-                    f"input '{name}' is on {tensor.device}, the engine reads GPU memory",
+                    f"input '{name}' is on {tensor.device}, the engine reads the memory of {self._device}",
                     where=self._where,
-                    remedy="move it with .cuda()",
+                    remedy=f"move it with .to('{self._device}')",
                 )
-        shapes = {name: tuple(tensor.shape) for name, tensor in feed.items()}
-        types = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in feed.items()}
-        self._check({name: (types[name], shapes[name]) for name in feed})
-        return self._execute({name: tensor.contiguous() for name, tensor in feed.items()}, shapes)
+        given = {name: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for name, t in feed.items()}
+        check_types(given, self._record.inputs, self._where)
+        return self._run(feed)
 
     def describe(self) -> Execution:
         """Return exactly what runs."""
@@ -98,61 +102,53 @@ class EngineRunner:
             evidence=True,
         )
 
-    def _check(self, given: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-        check_types(given, self._record.inputs, self._where)
-        shapes = {port.name: given[port.name][1] for port in self._record.inputs if not port.holds_shape}
-        choose_profile(shapes, self._record.options.profiles, self._where)
-
-    def _execute(
-        self, feed: "dict[str, torch.Tensor]", shapes: dict[str, tuple[int, ...]]
-    ) -> "dict[str, torch.Tensor]":
-        stream = self._torch.cuda.current_stream().cuda_stream
-        holders = {port.name for port in self._record.inputs if port.holds_shape}
-        plain = {name: shape for name, shape in shapes.items() if name not in holders}
-        profile = choose_profile(plain, self._record.options.profiles, self._where)
-        if profile != self._profile:
-            self._context.set_optimization_profile_async(profile, stream)
-            self._profile = profile
-        # TensorRT reads the values of shape inputs on the host.
-        bound = {name: tensor.cpu() if name in holders else tensor for name, tensor in feed.items()}
-        for name, tensor in bound.items():
-            self._context.set_input_shape(name, tuple(tensor.shape))
-            self._context.set_tensor_address(name, tensor.data_ptr())
-        lacking = self._context.infer_shapes()
-        if lacking:
-            raise ModelError(f"TensorRT cannot infer shapes from {', '.join(lacking)}", where=self._where)
-        outputs = {spec.name: self._output(spec) for spec in self.outputs}
-        for name, tensor in outputs.items():
-            self._context.set_tensor_address(name, tensor.data_ptr())
-        if not self._context.execute_async_v3(stream):
-            raise ModelError("TensorRT failed to run the engine", where=self._where)
-        return outputs
-
-    def _output(self, spec: TensorSpec) -> "torch.Tensor":
-        shape = tuple(self._context.get_tensor_shape(spec.name))
-        if any(size < 0 for size in shape):
-            raise ModelError(
-                f"the size of output '{spec.name}' depends on the data",
-                where=self._where,
-                remedy="run its ONNX model instead",
-            )
-        empty: torch.Tensor = self._torch.empty(shape, dtype=getattr(self._torch, spec.dtype), device="cuda")
-        return empty
-
-    def _to_gpu(self, array: Array) -> "torch.Tensor":
-        torch = self._torch
-        array = np.ascontiguousarray(array)
-        if array.dtype == _BFLOAT16:  # torch takes no foreign types from numpy
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).cuda()  # type: ignore[no-any-return]
-        return torch.from_numpy(array).cuda()  # type: ignore[no-any-return]
+    def _run(self, feed: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+        with self._lock, self._torch.cuda.device(self._device):
+            stream = self._torch.cuda.current_stream()
+            stream.wait_event(self._done)  # the run before may be on another stream, and holds the scratch memory
+            results = self._launcher.run(feed, stream.cuda_stream)
+            self._done.record(stream)
+        shapes = tuple(tuple(feed[port.name].shape) for port in self._record.inputs)
+        if shapes not in self._compiled_for:
+            self._compiled_for.add(shapes)
+            _keep_kernels(self._loaded)
+        return results
 
 
-def _to_array(tensor: "torch.Tensor") -> Array:
+def _keep_kernels(loaded: LoadedEngine) -> None:
+    if loaded.kernels is not None:
+        loaded.kernels.save()
+
+
+def tensors_of(feed: Feed) -> "dict[str, torch.Tensor]":
+    """Return arrays as CPU tensors that share their memory where torch can."""
+    return {name: _to_tensor(array) for name, array in feed.items()}
+
+
+def to_array(tensor: "torch.Tensor") -> Array:
+    """Return a tensor's values as an array, BF16 included."""
     import torch
 
+    tensor = tensor.cpu()
     if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).cpu().numpy().view(_BFLOAT16)
-    return tensor.cpu().numpy()
+        return tensor.view(torch.int16).numpy().view(_BFLOAT16)
+    return tensor.numpy()
+
+
+def _to_tensor(array: Array) -> "torch.Tensor":
+    import torch
+
+    array = in_order(array)
+    if not array.flags.writeable:
+        array = array.copy()  # torch would warn of what nobody does
+    if array.dtype == _BFLOAT16:  # torch takes no foreign types from numpy
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _current_gpu() -> int:
+    torch = _cuda_torch()
+    return int(torch.cuda.current_device())
 
 
 def _cuda_torch() -> Any:

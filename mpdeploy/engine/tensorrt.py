@@ -100,14 +100,13 @@ class TensorRtModel:
         config = self._config(options)
         monitor = monitor_for(self.toolkit.module, tracker)
         config.progress_monitor = monitor
-        if options.timing_cache is not None:
-            _read_timings(config, Path(options.timing_cache))
+        timings = None if options.timing_cache is None else _read_timings(config, Path(options.timing_cache))
         with tracker.interruptible():
             plan = self.builder.build_serialized_network(self.definition, config)
         if plan is None:
             raise self._fault()
-        if options.timing_cache is not None:
-            write_bytes(Path(options.timing_cache), bytes(config.get_timing_cache().serialize()))
+        if options.timing_cache is not None and timings is not None:
+            write_bytes(Path(options.timing_cache), bytes(timings.serialize()))
         return memoryview(plan)
 
     def _config(self, options: BuildOptions) -> Any:
@@ -150,10 +149,17 @@ class TensorRtModel:
         return build_fault(self.inbox.errors(), str(self.path), operators)
 
 
-def _read_timings(config: Any, path: Path) -> None:
+def _read_timings(config: Any, path: Path) -> Any:
+    """Give the build the timings in ``path``; return the cache, which must live until the engine is built.
+
+    What was measured on another GPU or by another version is left aside, and written over: it is of no use here.
+    """
     stored = path.read_bytes() if path.is_file() else b""
-    # TensorRT leaves aside what was measured on another GPU or by another version.
-    config.set_timing_cache(config.create_timing_cache(stored), ignore_mismatch=True)
+    cache = config.create_timing_cache(stored)
+    if not config.set_timing_cache(cache, ignore_mismatch=False):
+        cache = config.create_timing_cache(b"")
+        config.set_timing_cache(cache, ignore_mismatch=False)
+    return cache
 
 
 def _last(inbox: Inbox) -> str:

@@ -10,7 +10,7 @@ from mpdeploy import records
 from mpdeploy.bundle.check import check_bundle
 from mpdeploy.bundle.manifest import Manifest, Role
 from mpdeploy.bundle.pack import Packing, pack
-from mpdeploy.engine.api import build
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.options import BuildOptions, parse_shapes
 from mpdeploy.engine.record import sidecar_of
 from mpdeploy.errors import UsageError
@@ -71,7 +71,7 @@ def test_an_engine_points_to_its_model(export, tmp_path):
     pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
     engine = export / "model.fp16.engine"
     options = BuildOptions(profiles=parse_shapes(["x:1x8:4x8:8x8"]))
-    build(export / "model.fp16.onnx", engine, options=options)
+    build_engine(export / "model.fp16.onnx", engine, options=options)
     (found,) = pack(export, tmp_path / "out", Packing("net")).engines
     assert (found.path, found.model, found.backend) == (
         "engines/model.fp16.engine", "models/model.fp16.onnx", "rtx",

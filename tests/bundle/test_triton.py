@@ -10,7 +10,7 @@ from mpdeploy.bundle.pack import Packing, pack
 from mpdeploy.bundle.triton import Serving
 from mpdeploy.bundle.triton_config import Batching, Servable, config_text, triton_schema
 from mpdeploy.conversion.api import convert
-from mpdeploy.engine.api import build
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.options import BuildOptions, parse_shapes
 from mpdeploy.engine.record import EngineRecord, sidecar_of
 from mpdeploy.errors import DependencyError, ModelError, UsageError
@@ -100,7 +100,7 @@ def test_the_repository_of_an_export(export, tmp_path):
 def test_engines_go_to_the_back_end_that_can_run_them(export, tmp_path):
     pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
     engine = export / "model.fp16.engine"
-    build(export / "model.fp16.onnx", engine, options=BuildOptions(profiles=parse_shapes(["x:1x8:4x8:8x8"])))
+    build_engine(export / "model.fp16.onnx", engine, options=BuildOptions(profiles=parse_shapes(["x:1x8:4x8:8x8"])))
     manifest = pack(export, tmp_path / "out", Packing("net", serving=Serving()))
     assert any("no back end for engines by rtx" in note for note in manifest.notes)
     record = records.load(EngineRecord, sidecar_of(engine))

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mpdeploy.engine.api import build
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.cache import BuildCache, cache_key
 from mpdeploy.engine.gpu import Gpu
 from mpdeploy.engine.options import BuildOptions, Feature, parse_shapes
@@ -46,18 +46,18 @@ def test_the_key_holds_what_decides_the_bytes():
 def test_a_second_build_is_served_from_the_cache(layer, tmp_path):
     pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
     cache, first, second = tmp_path / "cache", tmp_path / "first.engine", tmp_path / "second.engine"
-    assert not build(layer(), first, cache=cache).reused
-    record = build(layer(), second, cache=cache)
+    assert not build_engine(layer(), first, cache=cache).reused
+    record = build_engine(layer(), second, cache=cache)
     assert record.reused
     assert first.read_bytes() == second.read_bytes()
-    assert not build(layer(), second, cache=cache, options=BuildOptions(capabilities=(86,))).reused
+    assert not build_engine(layer(), second, cache=cache, options=BuildOptions(capabilities=(86,))).reused
 
 
 def test_a_hit_spares_no_proof(layer, tmp_path):
     pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
-    build(layer(), tmp_path / "model.engine", cache=tmp_path / "cache")
+    build_engine(layer(), tmp_path / "model.engine", cache=tmp_path / "cache")
     with pytest.raises(BuildError, match="would not compute in bf16"):
-        build(layer(), tmp_path / "model.engine", cache=tmp_path / "cache", expect=Format.BF16)
+        build_engine(layer(), tmp_path / "model.engine", cache=tmp_path / "cache", expect=Format.BF16)
 
 
 def test_a_damaged_entry_is_made_again(tmp_path):

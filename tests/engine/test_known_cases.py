@@ -7,8 +7,8 @@ test_spread, T14, T16 in test_binding, T20 in test_refusals.
 import numpy as np
 import pytest
 
-from mpdeploy.engine.api import build
 from mpdeploy.engine.backends import find_backend
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.options import BuildOptions
 from mpdeploy.errors import UsageError
 from mpdeploy.graph import io
@@ -43,31 +43,31 @@ def test_t3_a_pinned_layer_norm_stays_fp32_in_the_network(text_model):
 
 
 def test_t5_strong_typing_is_always_on(layer, tmp_path):
-    record = build(layer(), tmp_path / "model.engine")
+    record = build_engine(layer(), tmp_path / "model.engine")
     assert record.census.compute == {"fp16": 1}  # nobody had to ask for it
 
 
 def test_t12_an_int64_end_beyond_int32_means_the_end(text_model, tmp_path):
     model = text_model(SLICE)
-    record = build(model, tmp_path / "model.engine")
+    record = build_engine(model, tmp_path / "model.engine")
     assert record.outputs[0].shape == (4, 6)
     x = np.arange(32, dtype=np.float16).reshape(4, 8)
     np.testing.assert_array_equal(EmulatorRunner(io.load(model), "m").run({"x": x})["y"], x[:, 2:])
 
 
 def test_t13_tf32_is_off_unless_asked_for_and_the_record_says_so(layer, tmp_path):
-    assert not build(layer(), tmp_path / "model.engine").options.tf32
-    assert build(layer(), tmp_path / "model.engine", options=BuildOptions(tf32=True)).options.tf32
+    assert not build_engine(layer(), tmp_path / "model.engine").options.tf32
+    assert build_engine(layer(), tmp_path / "model.engine", options=BuildOptions(tf32=True)).options.tf32
 
 
 def test_t17_branches_of_different_shape_build_and_leave_the_output_open(text_model, tmp_path):
     """Older TensorRTs refuse this; where one does not, the record must not promise a shape."""
-    record = build(text_model(BRANCHES), tmp_path / "model.engine")
+    record = build_engine(text_model(BRANCHES), tmp_path / "model.engine")
     assert record.outputs[0].shape == (None, None)
 
 
 def test_t18_rtx_has_no_timing_cache(layer, tmp_path):
     options = BuildOptions(timing_cache=str(tmp_path / "timings"))
     with pytest.raises(UsageError, match=r"no timing cache.*--cache DIR"):
-        build(layer(), tmp_path / "model.engine", options=options)
+        build_engine(layer(), tmp_path / "model.engine", options=options)
     assert not (tmp_path / "model.engine").exists()

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from mpdeploy import records
-from mpdeploy.engine.api import build
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.gpu import Gpu, find_gpus
 from mpdeploy.engine.loading import check_fit, read_engine, this_system
 from mpdeploy.engine.options import BuildOptions, Feature
@@ -29,7 +29,7 @@ def built(tmp_path_factory):
 @pytest.fixture
 def engine(layer, tmp_path, built):
     if not built.exists():
-        build(layer(), built)
+        build_engine(layer(), built)
     copy = tmp_path / "model.engine"
     copy.write_bytes(built.read_bytes())
     sidecar_of(copy).write_bytes(sidecar_of(built).read_bytes())

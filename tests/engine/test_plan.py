@@ -4,7 +4,7 @@ import pytest
 
 from mpdeploy import records
 from mpdeploy.conversion.api import convert
-from mpdeploy.engine.api import build
+from mpdeploy.engine.building import build_engine
 from mpdeploy.errors import BuildError, UsageError
 from mpdeploy.files import sha256_of
 from mpdeploy.numerics.formats import Format
@@ -28,7 +28,7 @@ def converted(text_model, tmp_path, request):
 
 
 def test_the_converters_own_plan_is_followed(converted, tmp_path):
-    record = build(converted.model, tmp_path / "low.engine", plan=converted.plan, expect=converted.precision)
+    record = build_engine(converted.model, tmp_path / "low.engine", plan=converted.plan, expect=converted.precision)
     assert record.plan.sha256 == sha256_of(tmp_path / "low.plan.json")
     plan = records.load(PrecisionPlan, tmp_path / "low.plan.json")
     formats = {name: decision.format for decision in plan.decisions for name in decision.values}
@@ -48,14 +48,14 @@ def test_an_edit_of_the_plan_is_noticed(converted, tmp_path, value):
     path.write_bytes(records.to_json(document))
     is_output = value == "y"  # its FP32 form is there, too: a plan of FP32 is then not contradicted
     if is_output:
-        build(converted.model, tmp_path / "low.engine", plan=path)
+        build_engine(converted.model, tmp_path / "low.engine", plan=path)
     else:
         with pytest.raises(BuildError, match=f"does not follow the plan: '{value}' is .*, planned {other}"):
-            build(converted.model, tmp_path / "low.engine", plan=path)
+            build_engine(converted.model, tmp_path / "low.engine", plan=path)
 
 
 def test_a_plan_of_another_model_proves_nothing(converted, text_model, tmp_path):
     with pytest.raises(BuildError, match="no low-precision value of the plan is found"):
-        build(text_model(OTHER), tmp_path / "low.engine", plan=converted.plan)
+        build_engine(text_model(OTHER), tmp_path / "low.engine", plan=converted.plan)
     with pytest.raises(UsageError, match="not found"):
-        build(text_model(OTHER), tmp_path / "low.engine", plan=tmp_path / "nothing.json")
+        build_engine(text_model(OTHER), tmp_path / "low.engine", plan=tmp_path / "nothing.json")

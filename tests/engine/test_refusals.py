@@ -2,8 +2,8 @@
 
 import pytest
 
-from mpdeploy.engine.api import build
 from mpdeploy.engine.backends import find_backend
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.gpu import Gpu
 from mpdeploy.engine.network import Port
 from mpdeploy.engine.options import BuildOptions, Feature, parse_shapes
@@ -90,7 +90,7 @@ class TestWithRtx:
         def attempt(fault, match, *, kind=Format.FP16, rows=4, **changes):
             engine = tmp_path / "model.engine"
             with pytest.raises(fault, match=match):
-                build(layer(kind, rows=rows), engine, options=BuildOptions(**changes))
+                build_engine(layer(kind, rows=rows), engine, options=BuildOptions(**changes))
             assert not engine.exists()
 
         return attempt
@@ -143,6 +143,6 @@ class TestWithRtx:
     def test_what_tensorrt_lacks_is_said_in_plain_words(self, text_model, tmp_path, body, says):
         model = text_model(f'<ir_version: 10, opset_import: ["" : 22]> g {body}')
         with pytest.raises(BuildError, match=says) as caught:
-            build(model, tmp_path / "model.engine")
+            build_engine(model, tmp_path / "model.engine")
         assert "mem_prop" not in str(caught.value)
         assert "Assertion" not in str(caught.value)

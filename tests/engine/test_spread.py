@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from mpdeploy.engine.api import build
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.spread import Spread, measure_spread, worst_difference
 
 
 def test_engines_for_rtx_are_equal(layer, tmp_path):
     pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
-    assert build(layer(), tmp_path / "model.engine", rebuilds=3).spread == Spread(3, 1, 0.0)
+    assert build_engine(layer(), tmp_path / "model.engine", rebuilds=3).spread == Spread(3, 1, 0.0)
 
 
 def test_unequal_engines_are_run(tmp_path):

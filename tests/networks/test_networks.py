@@ -46,7 +46,7 @@ def test_network(network, tmp_path, name, precision):
 @pytest.mark.parametrize("name", SIZES)
 def test_tensorrt_builds_what_it_accepts(network, tmp_path, name):
     pytest.importorskip("tensorrt_rtx")
-    from mpdeploy.engine.api import build
+    from mpdeploy.engine.building import build_engine
     from mpdeploy.engine.options import BuildOptions, parse_capabilities
     from mpdeploy.numerics.formats import Format
 
@@ -55,5 +55,5 @@ def test_tensorrt_builds_what_it_accepts(network, tmp_path, name):
         made = tmp_path / f"{name}.{precision.value}.onnx"
         convert(source, made, precision=precision.value, data=str(source.with_suffix(".npz")))
         options = BuildOptions(capabilities=parse_capabilities(["86"]))
-        record = build(made, made.with_suffix(".engine"), options=options, expect=precision)
+        record = build_engine(made, made.with_suffix(".engine"), options=options, expect=precision)
         assert record.census.compute[precision.value] > 0

@@ -1,0 +1,67 @@
+"""``mpdeploy.build`` takes the words of the flags, all of them and no others."""
+
+import inspect
+
+import pytest
+
+import mpdeploy
+from mpdeploy.cli.build import command
+from mpdeploy.engine.building import build_engine
+from mpdeploy.engine.options import BuildOptions, Feature, parse_shapes
+from mpdeploy.errors import UsageError
+from mpdeploy.numerics.formats import Format
+
+_OF_THE_COMMAND_LINE_ALONE = {"fp16", "bf16", "json", "as_json", "debug", "quiet", "help"}
+
+
+def test_the_words_of_the_flags_and_of_the_function_are_the_same():
+    flags = {name for option in command.params for name in [option.name] if name not in _OF_THE_COMMAND_LINE_ALONE}
+    words = set(inspect.signature(mpdeploy.build).parameters) - {"progress"}
+    assert words == flags
+
+
+def test_words_become_options(layer, tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    model = layer(rows="N")
+    record = mpdeploy.build(
+        model,
+        tmp_path / "words.engine",
+        shapes="x:1x4:8x4:32x4",
+        sm=["8.6", 89],
+        workspace="1G",
+        opt_level=2,
+        tf32=True,
+        feature="strict-nans",
+        expect="fp16",
+    )
+    options = BuildOptions(
+        profiles=parse_shapes(["x:1x4:8x4:32x4"]),
+        capabilities=(86, 89),
+        workspace=1 << 30,
+        optimization_level=2,
+        tf32=True,
+        features=(Feature.STRICT_NANS,),
+    )
+    assert record.options == options
+    assert record.expected == "fp16"
+    build_engine(model, tmp_path / "options.engine", options=options, expect=Format.FP16)
+    assert (tmp_path / "words.engine").read_bytes() == (tmp_path / "options.engine").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"shapes": ["x:1"]}, "NAME:MIN:OPT:MAX"),
+        ({"sm": "ampere"}, "--sm 86,89"),
+        ({"workspace": "much"}, "512M or 4G"),
+        ({"opt_level": 9}, "from 0 to 5"),
+        ({"feature": "magic"}, "choose from strip-weights, refit"),
+        ({"expect": "int8"}, "choose from fp32, fp16, bf16"),
+        ({"rebuilds": 0}, "at least once"),
+        ({"data": "d.npz", "shapes": "x:1:1:1"}, "not from both"),
+    ],
+)
+def test_a_word_that_the_flag_would_not_take(layer, tmp_path, words, says):
+    with pytest.raises(UsageError, match=says):
+        mpdeploy.build(layer(), tmp_path / "model.engine", **words)
+    assert not (tmp_path / "model.engine").exists()
