@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mpdeploy import records
+from mpdeploy.cli.described import show_checkpoint, show_export, show_manifest
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
@@ -24,7 +25,7 @@ _SHOWN = 5
 @click.option("--diff", "other", type=click.Path(path_type=Path), help="Compare with another plan.")
 @result_options
 def command(file: Path, node: str | None, other: Path | None) -> Outcome:
-    """Explain FILE: an ONNX model, a plan, an engine or its sidecar, a report, or a checkpoint.
+    """Explain FILE: an ONNX model, a plan, an engine or its sidecar, a report, a manifest, or a checkpoint.
 
     Of a converted model the plan beside it tells which operators are FP32, and why.
     """
@@ -146,11 +147,13 @@ def _checkpoint(file: Path) -> Outcome:
     from mpdeploy.train.checkpoint import load_checkpoint
 
     record = load_checkpoint(file).record
-    return Outcome(record, lambda: _show_fields(str(file), records.to_builtins(record)))
+    return Outcome(record, lambda: show_checkpoint(str(file), record))
 
 
 def _document(file: Path) -> Outcome:
+    from mpdeploy.bundle.manifest import Manifest
     from mpdeploy.engine.record import EngineRecord, sidecar_of
+    from mpdeploy.pipeline.manifest import ExportManifest
     from mpdeploy.plan.record import PrecisionPlan
     from mpdeploy.report.record import Report
     from mpdeploy.verification.record import DriftReport
@@ -161,6 +164,8 @@ def _document(file: Path) -> Outcome:
         "mpdeploy.engine/1": EngineRecord,
         "mpdeploy.drift/1": DriftReport,
         "mpdeploy.report/1": Report,
+        "mpdeploy.manifest/1": Manifest,
+        "mpdeploy.export-manifest/1": ExportManifest,
     }
     try:
         content = json.loads(path.read_bytes())
@@ -169,12 +174,14 @@ def _document(file: Path) -> Outcome:
         raise UsageError(
             "not a file that inspect knows",
             where=str(file),
-            remedy="give an ONNX model, plan, engine, report or model.pt",
+            remedy="give an ONNX model, plan, engine, report, manifest or model.pt",
         ) from error
     record = records.load(kind, path)
     shows: dict[type[Any], Callable[[Any], None]] = {
         PrecisionPlan: _show_plan,
         Report: _show_report,
+        Manifest: lambda manifest: show_manifest(str(path), manifest),
+        ExportManifest: lambda manifest: show_export(str(path), manifest),
     }
     return Outcome(record, lambda: shows.get(kind, lambda r: _show_fields(str(path), records.to_builtins(r)))(record))
 
@@ -190,5 +197,5 @@ def _show_report(report: Any) -> None:
 def _show_fields(title: str, fields: dict[str, Any]) -> None:
     print(f"{title}: {fields.get('schema', '')}")
     for name, value in fields.items():
-        text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else str(value)
         print(f"  {name:18} {text if len(text) <= 160 else text[:157] + '…'}")

@@ -100,7 +100,9 @@ def test_a_checkpoint(cli, tmp_path):
     training.finish()
     done = cli("inspect", tmp_path / "run" / "model.pt")
     assert (done.code, done.err) == (0, "")
-    assert "tiny.py" in done.out
+    assert "trained by tiny.py (" in done.out
+    assert "input   x float32[n,2]" in done.out
+    assert "2 applied, 0 skipped, in 1 epochs" in done.out
     assert cli("inspect", tmp_path / "run" / "model.pt", "--json").document["recipe"]["file"] == "tiny.py"
 
 
@@ -141,3 +143,17 @@ def test_what_it_does_not_know(cli, tmp_path, monkeypatch, name, says):
     assert (done.code, done.out) == (2, "")
     assert says in done.err
     assert done.err.count("\n") == 1
+
+
+def test_an_export_and_a_release(cli, net, data, tmp_path):
+    assert cli("export", net, "--data", data, "-o", tmp_path / "out", "--json").code == 0
+    done = cli("inspect", tmp_path / "out" / "manifest.json")
+    assert (done.code, done.err) == (0, "")
+    assert "an export of net.onnx" in done.out
+    assert "pass" in done.out
+    assert "model.fp16.plan.json" in done.out
+    assert cli("bundle", tmp_path / "out", "-o", tmp_path / "release").code == 0
+    done = cli("inspect", tmp_path / "release" / "manifest.json")
+    assert (done.code, done.err) == (0, "")
+    assert "may be promoted" in done.out
+    assert "models/model.fp16.onnx  fp16: every output is within budget" in done.out
