@@ -16,12 +16,15 @@ def formats_table(reference_path: Path, models: "tuple[Exported, ...]") -> "Tabl
     """Return one row for each format: accuracy on labels, agreement with FP32, worst drift, file size, verdict."""
     from rich.table import Table
 
+    from mpdeploy.graph.io import files_of
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("format", "accuracy", "top-1 as FP32", "worst drift", "file", "verdict"):
         table.add_column(title, no_wrap=True)
     outputs = [_worst(m.drift.outputs) for m in models]
     reference = next((o.accuracy_reference for o in outputs if o is not None and o.labelled), None)
-    table.add_row("fp32", _share(reference), "", "", size(reference_path.stat().st_size), "reference")
+    weight = sum(file.stat().st_size for file in files_of(reference_path))
+    table.add_row("fp32", _share(reference), "", "", size(weight), "reference")
     for model, worst in zip(models, outputs, strict=True):
         table.add_row(
             model.precision.value,

@@ -2,8 +2,10 @@
 
 import contextlib
 import stat
+import struct
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -14,6 +16,11 @@ MAX_ENTRIES = 1 << 20
 _LOCAL_HEADER = 30  # bytes before an entry's name
 _CHUNK = 1 << 20
 _ENCRYPTED = 1
+
+# Where a zip archive's directory is said to lie: the record at its very end, and, for large ones, two before that.
+_END = struct.Struct("<4s4H2IH")
+_END64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR = struct.Struct("<4sIQI")
 
 
 def is_archive(path: Path) -> bool:
@@ -26,10 +33,17 @@ def check_archive(path: Path) -> tuple[str, ...]:
     """Return the names in an archive that is sound.
 
     Raises ``UsageError`` if it is damaged, or if a name is absolute, leaves the archive, is a link or stands twice;
-    if entries overlap, are encrypted, or would grow far beyond the archive's own size.
+    if entries overlap, are encrypted, or would grow far beyond the archive's own size; or if other readers of
+    archives might find other entries in it than this one does.
     """
     where = str(path)
     with opened(path) as archive:
+        if not _has_one_directory(path):
+            raise UsageError(
+                "the archive is not to be trusted: where its directory lies can be read in several ways",
+                where=where,
+                remedy="do not load it; save it again with torch",
+            )
         entries = archive.infolist()
         for reason in _faults(entries, path.stat().st_size):
             raise UsageError(f"the archive is not to be trusted: {reason}", where=where, remedy="do not load it")
@@ -52,10 +66,10 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
 def _faults(entries: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
     if len(entries) > MAX_ENTRIES:
         yield f"it has {len(entries)} entries"
-    names = [entry.filename for entry in entries]
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        yield f"{twice!r} stands in it twice"
+    # torch's reader does not tell large letters from small ones.
+    places = Counter(entry.filename.casefold() for entry in entries)
+    if len(places) != len(entries):
+        yield f"{next(e.filename for e in entries if places[e.filename.casefold()] > 1)!r} stands in it twice"
     for entry in entries:
         name = entry.filename
         inside = PurePosixPath(name)
@@ -78,6 +92,33 @@ def _faults(entries: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
         end = entry.header_offset + _LOCAL_HEADER + entry.compress_size
     if end > size:
         yield "its entries reach past its end"
+
+
+def _has_one_directory(path: Path) -> bool:
+    """Tell whether the directory lies right before the archive's end, as that end says.
+
+    Python's reader and torch's differ in where they look for it otherwise, and an archive could show each its own.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        stream.seek(max(0, size - _END.size - _LOCATOR.size - _END64.size))
+        tail = stream.read()
+    if len(tail) < _END.size:
+        return False
+    sign, _, _, _, _, length, offset, comment = _END.unpack(tail[-_END.size :])
+    end, tail = size - _END.size, tail[: -_END.size]
+    if sign != b"PK\x05\x06" or comment:
+        return False
+    if len(tail) >= _LOCATOR.size and tail[-_LOCATOR.size :].startswith(b"PK\x06\x07"):
+        _, _, place, _ = _LOCATOR.unpack(tail[-_LOCATOR.size :])
+        tail = tail[: -_LOCATOR.size]
+        end -= _LOCATOR.size + _END64.size
+        if len(tail) < _END64.size or place != end:
+            return False
+        sign, _, _, _, _, _, _, _, length, offset = _END64.unpack(tail)
+        if sign != b"PK\x06\x06":
+            return False
+    return int(offset) + int(length) == end
 
 
 def _measure(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, where: str) -> None:

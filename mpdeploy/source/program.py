@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.runtime.feeds import Feeds
@@ -18,6 +19,7 @@ from mpdeploy.source.loaded import LoadedModule
 from mpdeploy.source.pickles import globals_of
 from mpdeploy.source.program_text import faults_in
 from mpdeploy.source.silence import silence
+from mpdeploy.source.tensors import require_backed
 from mpdeploy.train.specs import TensorSpec
 
 _NATIVE = "data/aotinductor/"
@@ -55,13 +57,16 @@ def load_program(path: Path) -> Any:
             )
     try:
         with silence():
-            return torch.export.load(path)
+            program = torch.export.load(path)
     except Exception as error:
         raise UsageError(
             f"torch cannot load the .pt2 archive: {type(error).__name__}: {error}",
             where=str(path),
             remedy="write it again with torch.export.save of this version of torch",
         ) from error
+    held = (program.state_dict, program.constants, program.example_inputs)
+    require_backed((t for t in tree_leaves(held) if isinstance(t, torch.Tensor)), path)
+    return program
 
 
 def open_program(path: Path, words: tuple[str, ...], data: Feeds | None) -> LoadedModule:

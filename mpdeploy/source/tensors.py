@@ -3,7 +3,7 @@
 import json
 import mmap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,7 @@ def read_torch(path: Path, *, trust: bool = False) -> object:
             remedy="install what it was saved with, or save its state_dict() alone",
         ) from error
     if not trust:
-        for tensor in _tensors(content):
-            _require_backed(tensor, size, path)
+        require_backed(_tensors(content), path)
     return content
 
 
@@ -76,16 +75,19 @@ def _refused(path: Path) -> UsageError | ModelError:
     )
 
 
-def _require_backed(tensor: torch.Tensor, size: int, path: Path) -> None:
-    if tensor.layout is not torch.strided:
-        raise UsageError(f"a tensor has the layout {tensor.layout}", where=str(path), remedy="store it dense")
-    claimed = tensor.numel() * tensor.element_size()
-    if claimed > max(size, _SMALL):
-        raise UsageError(
-            f"a tensor of shape {list(tensor.shape)} claims {claimed} bytes, the whole file has {size}",
-            where=str(path),
-            remedy="do not trust this file",
-        )
+def require_backed(tensors: Iterable[torch.Tensor], path: Path) -> None:
+    """Raise ``UsageError`` if a tensor that was read from ``path`` claims more memory than the file holds."""
+    size = path.stat().st_size
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            raise UsageError(f"a tensor has the layout {tensor.layout}", where=str(path), remedy="store it dense")
+        claimed = tensor.numel() * tensor.element_size()
+        if claimed > max(size, _SMALL):
+            raise UsageError(
+                f"a tensor of shape {list(tensor.shape)} claims {claimed} bytes, the whole file has {size}",
+                where=str(path),
+                remedy="do not trust this file",
+            )
 
 
 def _tensors(content: object) -> Iterator[torch.Tensor]:

@@ -1,6 +1,7 @@
 """TorchScript archives: their code is read as text before torch may run any of it."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,14 @@ from mpdeploy.source.archive import check_archive, opened
 from mpdeploy.source.operators import REACHING, forbidden_operator
 from mpdeploy.source.pickles import globals_of
 from mpdeploy.source.silence import silence
+from mpdeploy.source.tensors import require_backed
 
+# All that torch.jit.save writes.  What else torch would read are forms of old, with code in files of any name.
+_KNOWN = re.compile(
+    r"(?:data|constants|traced_inputs|bytecode|mobile_debug_handles)\.pkl|(?:data|constants|traced_inputs)/\d+|"
+    r"code/[^\x00-\x1f]+\.py(?:\.debug_pkl)?|extra/[^\x00-\x1f]+|"
+    r"version|byteorder|\.format_version|\.storage_alignment|\.data/(?:version|serialization_id)"
+)
 _OWN = "__torch__."  # classes that the archive defines itself, in TorchScript
 
 
@@ -26,6 +34,12 @@ def load_torchscript(path: Path) -> Any:
     names = check_archive(path)
     with opened(path) as archive:
         for name in names:
+            if not _KNOWN.fullmatch(name.partition("/")[2]):
+                raise ModelError(
+                    f"the archive holds {name!r}, which is no part of TorchScript",
+                    where=str(path),
+                    remedy="do not load it; save it again with torch.jit.save of this version of torch",
+                )
             if name.endswith(".pkl"):
                 with archive.open(name) as stream:
                     _refuse(path, (f"the Python object {g}" for g in globals_of(stream) if not _is_script(g)))
@@ -34,6 +48,7 @@ def load_torchscript(path: Path) -> Any:
     try:
         with silence():  # torch calls TorchScript deprecated; it is what people have
             module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+            require_backed((*module.parameters(), *module.buffers()), path)
             return _in_eval_mode(module).float()
     except (RuntimeError, ValueError, OSError) as error:
         raise UsageError(

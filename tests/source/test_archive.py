@@ -3,13 +3,17 @@
 import io
 import stat
 import struct
+import time
 import zipfile
 
 import pytest
+from torch._C import PyTorchFileReader
 
 from mpdeploy.errors import UsageError
 from mpdeploy.source.archive import MAX_RATIO, check_archive
 from mpdeploy.source.kinds import kind_of
+
+VERSION = ("m/version", b"3")  # torch reads no archive without
 
 
 def archive(path, *entries, compression=zipfile.ZIP_STORED):
@@ -42,6 +46,76 @@ def test_links_and_doubles(tmp_path):
         path = archive(tmp_path / "b.zip", ("m/data.pkl", b"one"), ("m/data.pkl", b"two"))
     with pytest.raises(UsageError, match=r"'m/data\.pkl' stands in it twice"):
         check_archive(path)
+
+
+def test_names_that_torch_takes_for_one(tmp_path):
+    path = archive(tmp_path / "a.zip", ("m/code/net.py", b"one"), ("m/CODE/Net.py", b"two"), VERSION)
+    reader = PyTorchFileReader(str(path))
+    assert reader.get_record("CODE/Net.py") == reader.get_record("code/net.py")
+    with pytest.raises(UsageError, match=r"'m/code/net\.py' stands in it twice"):
+        check_archive(path)
+
+
+def parts(*entries):
+    """An archive in memory: its entries, its directory and the count in it."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in entries:
+            archive.writestr(name, content)
+    raw = out.getvalue()
+    count, length, offset = struct.unpack("<HII", raw[-12:-2])
+    return raw[:offset], raw[offset : offset + length], count
+
+
+def end64(count, directory, offset):
+    return struct.pack("<4sQHHIIQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, len(directory), offset)
+
+
+def test_an_archive_that_shows_torch_another_directory(tmp_path):
+    shown, directory, count = parts(("m/data.pkl", b"good"), VERSION)
+    hidden, other, _ = parts(("m/data.pkl", b"evil"), VERSION)
+    moved = bytearray(directory)
+    for at in positions(directory, b"PK\x01\x02"):
+        struct.pack_into("<I", moved, at + OFFSET, struct.unpack_from("<I", directory, at + OFFSET)[0] + len(hidden))
+    raw = hidden + shown
+    place = len(raw) + len(other)
+    raw += other + end64(count, other, len(raw))
+    start = len(raw)
+    raw += bytes(moved) + end64(count, moved, start)
+    raw += struct.pack("<4sIQI", b"PK\x06\x07", 0, place, 1)
+    raw += struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    path = tmp_path / "two.pt"
+    path.write_bytes(raw)
+    assert PyTorchFileReader(str(path)).get_record("data.pkl") == b"evil"
+    with pytest.raises(UsageError, match="can be read in several ways"):
+        check_archive(path)
+
+
+@pytest.mark.parametrize("around", [(b"", b"junk"), (b"PK\x03\x04 before", b"")])
+def test_something_before_or_after_an_archive(tmp_path, around):
+    path = archive(tmp_path / "a.zip", ("m/data.pkl", b"x" * 99))
+    path.write_bytes(around[0] + path.read_bytes() + around[1])
+    with pytest.raises(UsageError, match="can be read in several ways"):
+        check_archive(path)
+
+
+def test_an_archive_of_more_than_four_gigabytes_or_many_entries_is_sound(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)  # in the place of 65535
+    path = archive(tmp_path / "a.zip", ("m/data.pkl", b"x" * 99), VERSION)
+    assert b"PK\x06\x07" in path.read_bytes()
+    assert check_archive(path) == ("m/data.pkl", "m/version")
+    assert PyTorchFileReader(str(path)).get_record("version") == b"3"
+
+
+def test_many_doubles_are_found_in_no_time(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as out:
+        for number in range(30_000):
+            out.writestr(f"m/{'x' if number < 29_999 else 'X'}{min(number, 29_998)}", b"")
+    started = time.process_time()
+    with pytest.raises(UsageError, match="stands in it twice"):
+        check_archive(path)
+    assert time.process_time() - started < 3
 
 
 def test_bombs_are_not_unpacked(tmp_path):

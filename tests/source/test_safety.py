@@ -162,6 +162,26 @@ def test_a_pickle_in_a_torchscript_archive(tmp_path, marker, scripts):
         load_torchscript(path)
 
 
+@pytest.mark.parametrize("name", ["scripted/code/__torch__/More.PY", "scripted/model.json", "scripted/src/evil.bin"])
+def test_files_that_are_no_part_of_torchscript(tmp_path, marker, scripts, name):
+    path = tmp_path / "model.pt"
+    path.write_bytes((scripts / "scripted.pt").read_bytes())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(name, f"torch.save(x, {str(marker)!r})")
+    with pytest.raises(ModelError, match="which is no part of TorchScript"):
+        open_source(path, Given(inputs=IMAGE))
+
+
+def test_torchscript_that_claims_more_than_it_holds(tmp_path):
+    module = nn.Linear(1, 1)
+    module.register_buffer("giant", torch.ones(1).expand(1 << 44))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(module).save(tmp_path / "model.pt")
+    with pytest.raises(UsageError, match="claims 70368744177664 bytes"):
+        open_source(tmp_path / "model.pt", Given(inputs=("x:batch,1",)))
+
+
 # --- torch.export programs
 
 
@@ -279,6 +299,13 @@ def test_a_pickle_in_the_place_of_weights(tmp_path, marker, program):
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("net/data/weights/model.pt", pickle.dumps(Plant(marker), 2))  # where older ones kept them
     with pytest.raises(ModelError, match=r"a pickle in 'net/data/weights/model\.pt'"):
+        load_program(path)
+
+
+def test_sample_inputs_that_claim_more_than_the_program_holds(tmp_path, program):
+    giant = saved(((torch.ones(1).expand(1 << 40),), {}))
+    path = tampered(program, tmp_path, "sample_inputs/model.pt", lambda content: giant)
+    with pytest.raises(UsageError, match="claims 4398046511104 bytes"):
         load_program(path)
 
 
