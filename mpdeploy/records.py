@@ -1,11 +1,12 @@
 """The JSON form of the frozen records that pass along the road.
 
 A record is a frozen dataclass.  The ones that stand in a file of their own carry a ``schema`` field such as
-``"mpdeploy.plan/1"`` whose default is the only value that is accepted on reading.  JSON has no NaN and no
-infinity: a metric that is not finite is written as ``null``, so its field's type is ``float | None``.
+``"mpdeploy.plan/1"`` whose default is the only value that is accepted on reading; a document without it is refused.
+JSON has no NaN and no infinity: a metric that is not finite is written as ``null``, so its field's type is
+``float | None``.
 """
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,19 +32,47 @@ def from_json(kind: type[Record], content: bytes, where: str) -> Record:
     """Return the record of type ``kind`` that ``content`` holds.
 
     Raises ``UsageError`` that names ``where`` and the place inside the document if it is not JSON, a field is
-    missing or of a wrong type, or the ``schema`` is another one.
+    missing or of a wrong type, or the ``schema`` is another one or not there.
     """
     try:
+        _check_schema(kind, content, where)
         record = msgspec.json.decode(content, type=kind, strict=True)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"not a valid {kind.__name__} document: {error}", where=where) from error
-    for field in fields(kind):  # type: ignore[arg-type]
-        if field.name == "schema" and getattr(record, "schema", None) != field.default:
-            raise UsageError(
-                f"the document has schema {getattr(record, 'schema', None)!r}, this version reads {field.default!r}",
-                where=where,
-            )
+    _check_inner(record, where)
     return record
+
+
+class _Stamp(msgspec.Struct):
+    schema: Any = msgspec.UNSET
+
+
+def _check_schema(kind: type, content: bytes, where: str) -> None:
+    """Refuse another schema before the fields are looked at, which may be others, too."""
+    wanted = _schema_of(kind)
+    found = msgspec.json.decode(content, type=_Stamp, strict=True).schema if wanted else wanted
+    if found is msgspec.UNSET:
+        raise UsageError(f"not a {kind.__name__} document: it has no schema, {wanted!r} is read here", where=where)
+    _demand(found, wanted, where)
+
+
+def _check_inner(record: object, where: str) -> None:
+    """Check the schema of the records in a record's fields."""
+    for field in fields(record):  # type: ignore[arg-type]
+        value = getattr(record, field.name)
+        for inner in value if isinstance(value, tuple) else (value,):
+            if not is_dataclass(inner) or not (wanted := _schema_of(type(inner))):
+                break
+            _demand(getattr(inner, "schema", None), wanted, where)
+
+
+def _demand(found: object, wanted: str, where: str) -> None:
+    if found != wanted:
+        raise UsageError(f"the document has schema {found!r}, this version reads {wanted!r}", where=where)
+
+
+def _schema_of(kind: type) -> str:
+    return next((str(field.default) for field in fields(kind) if field.name == "schema"), "")
 
 
 def save(record: object, path: Path) -> None:

@@ -83,6 +83,11 @@ GOOD = records.to_json(
         (lambda t: t.replace('"fp32"', "32"), r"at `\$.decisions\[0\].format`"),
         (lambda t: t.replace("mpdeploy.plan/1", "mpdeploy.plan/2"), "has schema 'mpdeploy.plan/2', this version reads"),
         (lambda t: t.replace("mpdeploy.plan/1", "mpdeploy.drift/1"), "has schema 'mpdeploy.drift/1'"),
+        (lambda t: t.replace('"mpdeploy.plan/1"', "2"), "has schema 2"),
+        (lambda t: t.replace(' "schema": "mpdeploy.plan/1"', ' "other": 1'), "it has no schema, 'mpdeploy.plan/1'"),
+        (lambda t: t.replace("plan/1", "plan/2").replace('"policy": "safe",', ""), "has schema 'mpdeploy.plan/2'"),
+        (lambda t: "{}", "it has no schema"),
+        (lambda t: "[" * 100_000, "not a valid PrecisionPlan"),
     ],
 )
 def test_what_is_no_plan_is_refused_with_its_place(change, says):

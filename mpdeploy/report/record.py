@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mpdeploy.verification.record import DriftReport
+from mpdeploy.verification.record import REPORT_SCHEMA, DriftReport
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Report:
     weights: tuple[WeightTable, ...] = ()
     pictures: tuple[SamplePicture, ...] = ()
     environment: tuple[Fact, ...] = ()
-    schema: str = "mpdeploy.report/1"
+    schema: str = REPORT_SCHEMA
 
     @property
     def passed(self) -> bool:

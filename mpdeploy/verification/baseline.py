@@ -13,7 +13,7 @@ from mpdeploy.numerics.formats import Format
 from mpdeploy.verification.compare import Comparison
 from mpdeploy.verification.limits import Metric
 from mpdeploy.verification.noise import Noise, loudest
-from mpdeploy.verification.record import DriftReport
+from mpdeploy.verification.record import REPORT_SCHEMA, DriftReport
 from mpdeploy.verification.scores import Score
 from mpdeploy.verification.verdict import Reason, measured
 
@@ -41,16 +41,23 @@ def load_baseline(path: Path, candidate: Format) -> DriftReport:
     content = readable_file(path, "baseline").read_bytes()
     try:
         document: Any = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"the baseline is no JSON document: {error}", where=str(path)) from None
-    drifts = document.get("drifts", [document]) if isinstance(document, dict) else [document]
-    for drift in drifts:
+    for drift in _drifts_in(document, str(path)):
         report = records.from_json(DriftReport, json.dumps(drift).encode(), str(path))
         if report.candidate.coarsest is candidate:
             return report
     raise UsageError(
         f"the baseline holds no {candidate.value} candidate", where=str(path), remedy="verify one and keep its report"
     )
+
+
+def _drifts_in(document: Any, where: str) -> list[Any]:
+    if not isinstance(document, dict) or not isinstance(document.get("drifts"), list):
+        return [document]
+    if (found := document.get("schema")) != REPORT_SCHEMA:
+        raise UsageError(f"the baseline has schema {found!r}, this version reads {REPORT_SCHEMA!r}", where=where)
+    return list(document["drifts"])
 
 
 def worse_than(baseline: DriftReport, found: Comparison, data_sha256: str, noise: Sequence[Noise]) -> Iterator[Reason]:

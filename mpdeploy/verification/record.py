@@ -11,6 +11,8 @@ from mpdeploy.verification.noise import Noise
 from mpdeploy.verification.scores import Score
 from mpdeploy.verification.verdict import Verdict
 
+REPORT_SCHEMA = "mpdeploy.report/1"  # of the documents that hold drift reports
+
 
 @dataclass(frozen=True)
 class DataFacts:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from mpdeploy import records
+from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.rounding import loss_of
 from mpdeploy.plan.record import Decision, PrecisionPlan, WeightLoss
@@ -299,3 +300,12 @@ def test_noise_is_told_by_its_largest(drift):
         for way, name, size in (("run again", "a", 0.0), ("in one thread", "a", 1e-7), ("in one thread", "b", 3e-7))
     )
     assert noise_text(dataclasses.replace(drift(), noise=noise)) == "0 (run again), 3.0e-7 (in one thread)"
+
+
+def test_the_schema_of_a_drift_inside_a_report_counts_too(full):
+    content = records.to_json(full)
+    inner = b'"schema": "mpdeploy.drift/1"'
+    assert content.count(inner) == 3
+    assert records.from_json(Report, content, "here") == full
+    with pytest.raises(UsageError, match=r"schema 'mpdeploy.drift/7', this version reads 'mpdeploy.drift/1'"):
+        records.from_json(Report, content.replace(inner, inner.replace(b"/1", b"/7")), "here")

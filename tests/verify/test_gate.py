@@ -58,7 +58,19 @@ def test_a_baseline_of_other_data_or_another_format_is_refused(mlp, data, sample
         verify(mlp("ref"), mlp("cand", "fp16"), other, depth=QUICK, baseline=tmp_path / "drift.json")
     with pytest.raises(UsageError, match="holds no bf16 candidate"):
         verify(mlp("ref"), mlp("cand", "bf16"), data, depth=QUICK, baseline=tmp_path / "drift.json")
-    for content, says in (("{", "no JSON"), ("[1]", "not a valid DriftReport"), ('{"schema": "x"}', "not a valid")):
+    good = (tmp_path / "drift.json").read_text()
+    wrong = (
+        ("{", "no JSON"),
+        ("[1]", "not a valid DriftReport"),
+        ("[" * 100_000, "no JSON"),
+        ('{"schema": "x"}', "schema 'x', this version reads 'mpdeploy.drift/1'"),
+        ('{"schema": "mpdeploy.report/2", "drifts": []}', "schema 'mpdeploy.report/2'"),
+        ('{"schema": "mpdeploy.report/1", "drifts": 3}', "schema 'mpdeploy.report/1', this version reads"),
+        (good.replace("mpdeploy.drift/1", "mpdeploy.drift/2"), "schema 'mpdeploy.drift/2'"),
+        (good.replace(' "schema": "mpdeploy.drift/1"', ' "other": 1'), "it has no schema"),
+        (good[: len(good) // 2], "no JSON"),
+    )
+    for content, says in wrong:
         (tmp_path / "bad.json").write_text(content)
         with pytest.raises(UsageError, match=says):
             verify(mlp("ref"), mlp("cand", "fp16"), data, depth=QUICK, baseline=tmp_path / "bad.json")
