@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+_LONGEST = 100  # characters of a name: with what is added to it, any file system takes it
+
 MANIFEST, DIGEST, SIGNATURE = "manifest.json", "manifest.sha256", "manifest.sig"
 
 
@@ -30,6 +32,22 @@ FOLDERS = {
     Role.REPORT: "reports",
     Role.LICENCE: "licences",
 }
+
+
+def is_name(word: str) -> bool:
+    """Tell whether a word can be the name or version of a release: versions become names of folders."""
+    return (
+        0 < len(word) <= _LONGEST
+        and word[0].isalnum()
+        and word[-1] != "."
+        and all(c.isalnum() or c in "._-" for c in word)
+    )
+
+
+def is_inside(path: str) -> bool:
+    """Tell whether a file's path stays in its bundle, on any operating system."""
+    parts = path.split("/")
+    return not any(part in ("", ".", "..") or "\0" in part or "\\" in part or ":" in part for part in parts)
 
 
 @dataclass(frozen=True)

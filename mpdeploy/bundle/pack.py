@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from mpdeploy import __version__, records
+from mpdeploy.bundle.check import digest_text
 from mpdeploy.bundle.contents import Contents, gather
 from mpdeploy.bundle.judgement import reasons_against, source_of
 from mpdeploy.bundle.manifest import (
@@ -24,6 +25,8 @@ from mpdeploy.bundle.manifest import (
     Manifest,
     Role,
     TrainingFacts,
+    is_inside,
+    is_name,
 )
 from mpdeploy.bundle.signature import sign
 from mpdeploy.bundle.triton import Serving, lay_out
@@ -53,10 +56,12 @@ class Packing:
     key: Path | None = None
 
     def __post_init__(self) -> None:
-        for what, word in (("name", self.name), ("version", self.version)):
-            if not all(c.isalnum() or c in "._-" for c in word) or word.startswith("."):
+        for what, word in (("name", self.name), ("version", self.version or "1")):
+            if not is_name(word):
                 raise UsageError(
-                    f"{word!r} cannot be the {what} of a release", remedy="use letters, digits, dots, - and _"
+                    f"{word!r} cannot be the {what} of a release",
+                    where=f"--{what}",
+                    remedy="use at most 100 letters, digits, dots, - and _, a letter or digit first",
                 )
 
 
@@ -70,8 +75,12 @@ class _Files:
     def copy(self, path: Path, role: Role) -> str:
         """Copy a file to its place; return its path inside."""
         inside = f"{FOLDERS[role]}/{path.name}"
-        if inside in self.roles:
-            if sha256_of(self.folder / inside) == sha256_of(path):
+        if not is_inside(inside):
+            raise UsageError("a file of this name cannot go into a bundle", where=str(path), remedy="rename it")
+        # Names that differ in case alone are one file on some file systems.
+        there = next((known for known in self.roles if known.casefold() == inside.casefold()), None)
+        if there is not None:
+            if there == inside and sha256_of(self.folder / inside) == sha256_of(path):
                 return inside
             raise UsageError(f"two different files would be {inside}", where=str(path), remedy="rename one")
         target = self.folder / inside
@@ -129,9 +138,10 @@ def pack(source: Path, output: Path, packing: Packing) -> Manifest:
         )
         content = records.to_json(manifest)
         (folder / MANIFEST).write_bytes(content)
-        (folder / DIGEST).write_text(f"{hashlib.sha256(content).hexdigest()}  {MANIFEST}\n")
-        if packing.key is not None:
-            (folder / SIGNATURE).write_text(sign(content, packing.key))
+        signed = None if packing.key is None else sign(content, packing.key).encode()
+        if signed is not None:
+            (folder / SIGNATURE).write_bytes(signed)
+        (folder / DIGEST).write_bytes(digest_text(content, signed))
         _flush(folder)
     return manifest
 

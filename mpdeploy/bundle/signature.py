@@ -1,7 +1,6 @@
 """Ed25519 signatures over the manifest, which holds the hash of everything else."""
 
 import base64
-import binascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +32,8 @@ def check(content: bytes, signature: str, key: Path, where: str) -> None:
 
     public = _public_key(key)
     try:
-        public.verify(base64.b64decode(signature, validate=False), content)
-    except (InvalidSignature, binascii.Error) as error:
+        public.verify(base64.b64decode(signature.removesuffix("\n"), validate=True), content)
+    except (InvalidSignature, ValueError) as error:  # binascii.Error is a ValueError, and so is what is not ASCII
         raise VerificationFailed(
             "the signature is not that of this manifest by this key",
             where=where,

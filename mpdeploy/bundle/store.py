@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from mpdeploy import records
 from mpdeploy.bundle.check import check_bundle
-from mpdeploy.bundle.manifest import MANIFEST, Manifest
+from mpdeploy.bundle.manifest import MANIFEST, Manifest, is_name
 from mpdeploy.errors import UsageError, VerificationFailed
 from mpdeploy.files import atomic_folder, sha256_of
 
@@ -69,9 +69,11 @@ class Store:
         return link.readlink().name if link.is_symlink() else ""
 
     def history(self) -> History:
-        """Return every change so far."""
+        """Return every change that took effect."""
         path = self.folder / _HISTORY
-        return records.load(History, path) if path.is_file() else History()
+        entries = records.load(History, path).entries if path.is_file() else ()
+        # An entry is written ahead of the change; one whose process was killed in between tells of nothing.
+        return History(entries[:-1] if entries and entries[-1].version != self.current() else entries)
 
     def promote(self, bundle: Path, *, who: str, why: str) -> Entry:
         """Take the bundle into the store and make its version current, in one step for those who read ``current``.
@@ -81,7 +83,9 @@ class Store:
         """
         manifest = check_bundle(bundle, self.key)
         _require_pass(manifest, bundle)
+        _require_words(who, why)
         with self._locked():
+            self._tidy()
             if self.current() == manifest.version:
                 raise UsageError(f"version {manifest.version} is the current one already", where=str(self.folder))
             self._take_in(bundle, manifest.version)
@@ -93,11 +97,18 @@ class Store:
         Its files are checked anew.  Returns the entry in the history.  Raises ``UsageError`` if there is none to go
         back to, ``VerificationFailed`` if it is damaged.
         """
+        _require_words(who, why)
+        if not self.folder.is_dir():
+            raise UsageError(
+                "there is no such store",
+                where=str(self.folder),
+                remedy="'mpdeploy promote' makes one with its first release",
+            )
         with self._locked():
             version = to or self._before()
             home = self.folder / _VERSIONS / version
-            if version == self.current() or not home.is_dir():
-                known = sorted(path.name for path in (self.folder / _VERSIONS).glob("*"))
+            if version == self.current() or not is_name(version) or not home.is_dir():
+                known = sorted(path.name for path in (self.folder / _VERSIONS).glob("*") if is_name(path.name))
                 raise UsageError(
                     f"cannot go back to version {version!r}",
                     where=str(self.folder),
@@ -108,25 +119,36 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
+        lock = FileLock(self.folder / ".lock")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
         except OSError as error:
             raise UsageError(
                 f"the store cannot be written: {error.strerror}", where=str(self.folder), remedy="choose another folder"
             ) from error
-        with FileLock(self.folder / ".lock"):
+        try:
             yield
+        finally:
+            lock.release()
+
+    def _tidy(self) -> None:
+        """Remove what killed processes left half-copied: whoever holds the lock is the only one at work."""
+        for path in (self.folder / _VERSIONS).glob(".*"):
+            shutil.rmtree(path, ignore_errors=True)
+        for link in self.folder.glob(f".{_CURRENT}.*"):
+            link.unlink(missing_ok=True)
 
     def _take_in(self, bundle: Path, version: str) -> None:
         home = self.folder / _VERSIONS / version
         if home.is_dir():
+            check_bundle(home, self.key)
             if sha256_of(home / MANIFEST) != sha256_of(bundle / MANIFEST):
                 raise UsageError(
                     f"the store holds another bundle as version {version}",
                     where=str(bundle),
                     remedy="pack it with another --version",
                 )
-            check_bundle(home, self.key)
             return
         with atomic_folder(home) as scratch:
             shutil.copytree(bundle, scratch, dirs_exist_ok=True)
@@ -172,6 +194,12 @@ class Store:
         if len(pile) < 2:
             raise UsageError("there is no release before the current one", where=str(self.folder))
         return pile[-2]
+
+
+def _require_words(who: str, why: str) -> None:
+    for flag, words in (("--who", who), ("--why", why)):
+        if not words.strip():
+            raise UsageError("the history wants to know it", where=flag, remedy=f"say it with {flag}")
 
 
 def _require_pass(manifest: Manifest, where: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,13 +9,13 @@ from mpdeploy.bundle.contents import Contents, FoundEngine, FoundModel
 from mpdeploy.bundle.manifest import FOLDERS, Role
 from mpdeploy.bundle.triton_config import Batching, Servable, config_text
 from mpdeploy.engine.binding import spec_of
-from mpdeploy.errors import UsageError
+from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.graph import io
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.runner import input_specs, output_specs
 
 _HOME = "triton"
-_PLAN, _ONNX = "model.plan", "model.onnx"
+_PLAN, _ONNX, _CONFIG = "model.plan", "model.onnx", "config.pbtxt"
 
 
 @dataclass(frozen=True)
@@ -43,25 +42,52 @@ def lay_out(folder: Path, contents: Contents, serving: Serving) -> tuple[list[st
     end, those with BF16 on the CPU to OpenVINO's (ONNX Runtime has no BF16 kernels there), engines by classic
     TensorRT to TensorRT's.  Raises ``DependencyError`` without Triton's schema.
     """
-    written: list[str] = []
-    notes: list[str] = []
+    shelf = _Shelf(folder, serving)
     for model in contents.models:
-        servable = _of_model(model, serving.gpu)
-        if any(spec.shape is None for spec in (*servable.inputs, *servable.outputs)):
-            notes.append(f"Triton cannot serve {model.path.name}: the rank of an input or output is unknown")
-            continue
         home = folder / FOLDERS[Role.MODEL]
         names = {home / model.path.name: _ONNX} | {home / path.name: path.name for path in model.weights}
-        written += _write(folder, servable, serving, names)
+        shelf.add(_of_model(model, serving.gpu), model.path.name, names)
     for engine in contents.engines:
         if engine.record.backend != "tensorrt":
-            notes.append(
-                f"Triton cannot serve {engine.path.name}: it has no back end for engines by {engine.record.backend}"
-            )
+            shelf.leave_out(engine.path.name, f"it has no back end for engines by {engine.record.backend}")
             continue
-        names = {folder / FOLDERS[Role.ENGINE] / engine.path.name: _PLAN}
-        written += _write(folder, _of_engine(engine), serving, names)
-    return written, notes
+        shelf.add(_of_engine(engine), engine.path.name, {folder / FOLDERS[Role.ENGINE] / engine.path.name: _PLAN})
+    return shelf.written, shelf.notes
+
+
+@dataclass
+class _Shelf:
+    """The repository under construction: what stands in it, what was left out and why."""
+
+    folder: Path
+    serving: Serving
+    written: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, servable: Servable, origin: str, files: dict[Path, str]) -> None:
+        """Add a model with its files, by the names that they have there, unless Triton cannot serve it."""
+        try:
+            text = config_text(servable, self.serving.batching, self.serving.instances)
+        except ModelError as error:
+            self.leave_out(origin, error.what)
+            return
+        home = self.folder / _HOME / servable.name
+        if home.exists():
+            raise UsageError(
+                f"two models would be {servable.name} in Triton's repository", where=origin, remedy="rename one"
+            )
+        version = home / str(self.serving.version)
+        version.mkdir(parents=True)
+        (home / _CONFIG).write_text(text)
+        targets = [home / _CONFIG]
+        for source, name in files.items():
+            _share(source, version / name)
+            targets.append(version / name)
+        self.written += [target.relative_to(self.folder).as_posix() for target in targets]
+
+    def leave_out(self, origin: str, reason: str) -> None:
+        """Note why something is not in the repository."""
+        self.notes.append(f"Triton cannot serve {origin}: {reason}")
 
 
 def _of_model(model: FoundModel, gpu: bool) -> Servable:
@@ -79,7 +105,9 @@ def _of_model(model: FoundModel, gpu: bool) -> Servable:
 
 def _of_engine(engine: FoundEngine) -> Servable:
     record = engine.record
-    largest = [r.max[0] for profile in record.options.profiles for r in profile.ranges if r.max]
+    holders = {port.name for port in record.inputs if port.holds_shape}
+    ranges = [[r for r in profile.ranges if r.max and r.name not in holders] for profile in record.options.profiles]
+    largest = [min(r.max[0] for r in profile) for profile in ranges if profile]
     return Servable(
         name=_name(engine.path, "plan"),
         backend="tensorrt",
@@ -92,21 +120,8 @@ def _of_engine(engine: FoundEngine) -> Servable:
 
 
 def _name(path: Path, kind: str) -> str:
-    return f"{path.stem.replace('.', '_')}_{kind}"
-
-
-def _write(folder: Path, servable: Servable, serving: Serving, files: dict[Path, str]) -> Sequence[str]:
-    home = folder / _HOME / servable.name
-    version = home / str(serving.version)
-    version.mkdir(parents=True)
-    config = home / "config.pbtxt"
-    config.write_text(config_text(servable, serving.batching, serving.instances))
-    targets = [config]
-    for source, name in files.items():
-        target = version / name
-        _share(source, target)
-        targets.append(target)
-    return [target.relative_to(folder).as_posix() for target in targets]
+    # Names go into URLs.
+    return f"{''.join(c if c.isalnum() or c in '_-' else '_' for c in path.stem)}_{kind}"
 
 
 def _share(source: Path, target: Path) -> None:

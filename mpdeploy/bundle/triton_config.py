@@ -62,7 +62,8 @@ class Servable:
 def config_text(servable: Servable, batching: Batching, instances: int) -> str:
     """Return the text of ``config.pbtxt``.
 
-    Raises ``DependencyError`` without Triton's schema, ``ModelError`` for a type that Triton does not have.
+    Raises ``DependencyError`` without Triton's schema, ``ModelError`` for what Triton cannot serve: a type that it
+    does not have, an unknown rank, an axis of no length, a scalar outside a batch.
     """
     from google.protobuf import text_format
 
@@ -70,6 +71,8 @@ def config_text(servable: Servable, batching: Batching, instances: int) -> str:
     largest = batching.largest if servable.batches else 0
     if servable.largest_batch is not None:
         largest = min(largest, servable.largest_batch)
+    for spec in (*servable.inputs, *servable.outputs):
+        _require_servable(spec, batched=largest > 0)
     config = schema.ModelConfig(
         name=servable.name, backend=servable.backend, default_model_filename=servable.filename, max_batch_size=largest
     )
@@ -110,9 +113,18 @@ def triton_schema() -> Any:
     return module
 
 
-def _describe(port: Any, spec: TensorSpec, *, batched: bool) -> None:
+def _require_servable(spec: TensorSpec, *, batched: bool) -> None:
     if spec.dtype not in _TYPES:
         raise ModelError(f"Triton has no type for {spec}")
+    if spec.shape is None:
+        raise ModelError(f"Triton wants to know the rank of {spec}")
+    if 0 in spec.shape:
+        raise ModelError(f"Triton takes no axis of length 0, as in {spec}")
+    if not spec.shape and not batched:
+        raise ModelError(f"Triton takes no scalar outside a batch, and {spec} is one")
+
+
+def _describe(port: Any, spec: TensorSpec, *, batched: bool) -> None:
     port.name = spec.name
     port.data_type = _TYPES[spec.dtype]
     shape = [size if isinstance(size, int) else -1 for size in spec.shape or ()]

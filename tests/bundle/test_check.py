@@ -1,13 +1,14 @@
 """Any changed byte is found."""
 
 import json
+import os
+import subprocess
 
 import pytest
 
-from mpdeploy.bundle.check import check_bundle
+from mpdeploy.bundle.check import check_bundle, digest_text
 from mpdeploy.bundle.pack import Packing, pack
 from mpdeploy.errors import UsageError, VerificationFailed
-from mpdeploy.files import sha256_of
 
 
 def test_an_untouched_bundle_passes(bundle):
@@ -44,14 +45,64 @@ def test_what_is_missing_added_or_a_link_is_named(bundle):
         check_bundle(bundle)
 
 
-def test_a_manifest_cannot_point_outside(bundle):
-    manifest, digest = bundle / "manifest.json", bundle / "manifest.sha256"
+def forged(bundle, change):
+    """Change the manifest of a bundle and make its digest fit again, as somebody would who wants to be believed."""
+    manifest, signature = bundle / "manifest.json", bundle / "manifest.sig"
     document = json.loads(manifest.read_text())
-    document["files"][0]["path"] = "../../etc/passwd"
+    change(document)
     manifest.write_text(json.dumps(document))
-    digest.write_text(f"{sha256_of(manifest)}  manifest.json\n")
+    signed = signature.read_bytes() if signature.is_file() else None
+    (bundle / "manifest.sha256").write_bytes(digest_text(manifest.read_bytes(), signed))
+
+
+@pytest.mark.parametrize(
+    "path", ["../../etc/passwd", "/etc/passwd", "..\\x", "C:/x", "models/../../x", "a//b", "./x", "x\0y", ""]
+)
+def test_a_manifest_cannot_point_outside(bundle, path):
+    forged(bundle, lambda document: document["files"][0].update(path=path))
     with pytest.raises(VerificationFailed, match="points outside"):
         check_bundle(bundle)
+
+
+@pytest.mark.parametrize("word", ["../../x", "", ".", "..", "a/b", "a b", "x\0", "x" * 300, "x."])
+@pytest.mark.parametrize("what", ["name", "version"])
+def test_a_name_or_version_that_is_none(bundle, what, word):
+    forged(bundle, lambda document: document.update({what: word}))
+    with pytest.raises(VerificationFailed, match=f"cannot be the {what} of a release"):
+        check_bundle(bundle)
+
+
+def test_a_file_that_is_listed_twice(bundle):
+    forged(bundle, lambda document: document["files"].append(document["files"][0] | {"path": "MODELS/model.onnx"}))
+    with pytest.raises(VerificationFailed, match=r"MODELS/model\.onnx stands in the manifest twice"):
+        check_bundle(bundle)
+
+
+def test_links_in_the_place_of_folders_and_of_the_manifest(bundle):
+    for name in ("models", "manifest.json", "manifest.sha256"):
+        moved = (bundle / name).rename(bundle.parent / "moved")
+        (bundle / name).symlink_to(moved, target_is_directory=moved.is_dir())
+        with pytest.raises(VerificationFailed, match=name):
+            check_bundle(bundle)
+        (bundle / name).unlink()
+        moved.rename(bundle / name)
+    check_bundle(bundle)
+
+
+def test_what_is_no_regular_file(bundle):
+    os.mkfifo(bundle / "models" / "pipe")
+    with pytest.raises(VerificationFailed, match="models/pipe was added"):
+        check_bundle(bundle)
+    (bundle / "models" / "pipe").unlink()
+    (bundle / "models" / "model.onnx").unlink()
+    os.mkfifo(bundle / "models" / "model.onnx")
+    with pytest.raises(VerificationFailed, match=r"models/model\.onnx is missing"):
+        check_bundle(bundle)
+
+
+def test_the_digest_is_one_that_sha256sum_reads(bundle):
+    done = subprocess.run(["sha256sum", "-c", "manifest.sha256"], cwd=bundle, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"manifest.json: OK\n")
 
 
 def test_no_bundle(tmp_path):
@@ -70,9 +121,7 @@ class TestSigned:
         assert check_bundle(signed).version == "1"  # without a key the hashes are checked all the same
 
     def test_a_forged_manifest_is_found(self, signed, keys):
-        manifest = signed / "manifest.json"
-        manifest.write_text(manifest.read_text().replace('"passed": true', '"passed": false'))
-        (signed / "manifest.sha256").write_text(f"{sha256_of(manifest)}  manifest.json\n")
+        forged(signed, lambda document: document.update(passed=False))
         assert not check_bundle(signed).passed  # hashes alone cannot tell
         with pytest.raises(VerificationFailed, match="signature is not that of this manifest"):
             check_bundle(signed, keys[1])
@@ -82,6 +131,34 @@ class TestSigned:
         (signed / "manifest.sig").write_text(text)
         with pytest.raises(VerificationFailed, match="signature"):
             check_bundle(signed, keys[1])
+
+    def test_any_changed_byte_of_the_signature_is_found_without_a_key_too(self, signed, keys):
+        path = signed / "manifest.sig"
+        whole = path.read_bytes()
+        for content in (
+            whole + b"\n",
+            whole[:-1],
+            whole[:-2] + b"A\n",
+            b"\n" + whole,
+            bytes([whole[0] ^ 1]) + whole[1:],
+        ):
+            path.write_bytes(content)
+            for key in (None, keys[1]):
+                with pytest.raises(VerificationFailed, match="signature"):
+                    check_bundle(signed, key)
+        path.unlink()
+        with pytest.raises(VerificationFailed):
+            check_bundle(signed)
+
+    def test_the_key_of_another(self, signed, tmp_path):
+        from cryptography.hazmat.primitives import serialization as s
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        other = tmp_path / "other.pub"
+        public = Ed25519PrivateKey.generate().public_key()
+        other.write_bytes(public.public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo))
+        with pytest.raises(VerificationFailed, match="not that of this manifest by this key"):
+            check_bundle(signed, other)
 
     def test_unsigned_where_a_signature_is_asked_for(self, bundle, keys):
         with pytest.raises(VerificationFailed, match="not signed"):

@@ -133,3 +133,10 @@ def test_the_source_is_never_replaced(export):
         with pytest.raises(UsageError, match="would replace"):
             pack(export, output, Packing("net"))
     assert (export / "model.onnx").is_file()
+
+
+def test_names_that_differ_in_case_alone_are_told(export, tmp_path):
+    (export / "Model.onnx").write_bytes((export / "model.onnx").read_bytes())
+    with pytest.raises(UsageError, match=r"two different files would be models/model\.onnx"):
+        pack(export, tmp_path / "out", Packing("net"))
+    assert not (tmp_path / "out").exists()

@@ -2,11 +2,13 @@
 
 import multiprocessing
 import os
+import pkgutil
+import signal
 from pathlib import Path
 
 import pytest
 
-from mpdeploy.bundle.check import check_bundle
+from mpdeploy.bundle.check import check_bundle, digest_text
 from mpdeploy.bundle.pack import Packing, pack
 from mpdeploy.bundle.store import Action, Store
 from mpdeploy.errors import UsageError, VerificationFailed
@@ -147,3 +149,101 @@ def test_readers_never_see_a_moment_without_a_current_version(store, release):
     watcher.join(10)
     assert watcher.exitcode == 0
     assert torn.value == 0
+
+
+@pytest.mark.parametrize("version", ["../../../outside", "..", ".", "/outside", ""])
+def test_a_forged_version_is_no_path(store, release, tmp_path, version):
+    promote(store, release("1"))
+    bundle = release("2")
+    manifest = bundle / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": "2"', f'"version": "{version}"'))
+    (bundle / "manifest.sha256").write_bytes(digest_text(manifest.read_bytes(), None))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(VerificationFailed, match="cannot be the version"):
+        promote(store, bundle)
+    assert sorted(tmp_path.rglob("*")) == before
+    for wrong in filter(None, [version]):
+        with pytest.raises(UsageError, match="cannot go back"):
+            store.rollback(who="bob", why="?", to=wrong)
+
+
+def test_a_store_that_is_not_there_is_not_made_by_going_back(store):
+    with pytest.raises(UsageError, match="no such store"):
+        store.rollback(who="bob", why="worse")
+    assert not store.folder.exists()
+
+
+def test_the_history_wants_who_and_why(store, release):
+    bundle = release("1")
+    for who, why in (("", "because"), ("ann", "  ")):
+        with pytest.raises(UsageError, match="wants to know it"):
+            store.promote(bundle, who=who, why=why)
+
+
+_MOMENTS = [
+    ("mpdeploy.bundle.store.shutil.copytree", True),
+    ("mpdeploy.bundle.store.records.save", False),
+    ("mpdeploy.bundle.store.records.save", True),
+    ("pathlib.Path.symlink_to", True),
+    ("pathlib.Path.replace", False),
+    ("pathlib.Path.replace", True),
+]
+
+
+@pytest.mark.parametrize("action", ["promote", "rollback"])
+@pytest.mark.parametrize(("moment", "after"), _MOMENTS)
+def test_a_kill_at_any_moment_leaves_a_store_that_works_on(store, release, action, moment, after):
+    for version in ("1", "2"):
+        promote(store, release(version))
+    third = release("3")
+    process = multiprocessing.get_context("fork").Process(target=_killed, args=(store, third, action, moment, after))
+    process.start()
+    process.join(30)
+    assert process.exitcode == (0 if action == "rollback" and "copytree" in moment else -signal.SIGKILL)
+    now = store.current()
+    assert now in {"2", "3" if action == "promote" else "1"}
+    assert check_bundle(store.folder / "current").version == now
+    assert store.history().entries[-1].version == now
+    if now == "2":
+        assert promote(store, third).previous == "2"
+    assert store.history().entries[-1].version == store.current()
+    assert not [path.name for path in (store.folder / "versions").iterdir() if path.name.startswith(".")]
+    assert store.rollback(who="bob", why="back", to="1" if store.current() != "1" else "2").previous
+
+
+def _killed(store, bundle, action, moment, after):
+    home, _, name = moment.rpartition(".")
+    owner = Path if home == "pathlib.Path" else pkgutil.resolve_name(home)
+    real = getattr(owner, name)
+
+    def kill(*arguments, **words):
+        if after:
+            real(*arguments, **words)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, kill)
+    if action == "promote":
+        promote(store, bundle)
+    else:
+        store.rollback(who="bob", why="worse")
+
+
+def _promote_one(folder, bundle, start):
+    start.wait()
+    promote(Store(folder), bundle)
+
+
+def test_promotions_at_once_stand_in_the_history_one_after_the_other(store, release):
+    fork = multiprocessing.get_context("fork")
+    bundles = [release(str(number)) for number in range(4)]
+    start = fork.Barrier(len(bundles))
+    processes = [fork.Process(target=_promote_one, args=(store.folder, bundle, start)) for bundle in bundles]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    entries = store.history().entries
+    assert sorted(entry.version for entry in entries) == ["0", "1", "2", "3"]
+    assert [entry.previous for entry in entries] == ["", *(entry.version for entry in entries[:-1])]
+    assert entries[-1].version == store.current()

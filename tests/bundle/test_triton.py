@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import onnx.parser
 import pytest
 from google.protobuf import text_format
 
@@ -47,7 +48,6 @@ def test_types_and_shapes_without_the_batch():
         ((TensorSpec("x", "float32", (1, 3)),), (TensorSpec("y", "float32", (1, 2)),)),  # a fixed first axis
         ((TensorSpec("x", "float32", ("N", 3)),), (TensorSpec("y", "float32", ("M", 2)),)),  # counts something else
         ((TensorSpec("x", "float32", ("N", 3)),), (TensorSpec("y", "float32", ("N", "N")),)),  # samples see each other
-        ((TensorSpec("x", "float32", ("N", 3)),), (TensorSpec("y", "float32", ()),)),
     ],
 )
 def test_what_is_no_batch_keeps_its_first_axis(inputs, outputs):
@@ -76,6 +76,52 @@ def test_every_type_that_models_use_is_known_to_triton():
         assert config.input[0].data_type != triton_schema().TYPE_INVALID
     with pytest.raises(ModelError, match="no type for x complex64"):
         config_text(servable(inputs=(TensorSpec("x", "complex64", ("N", 1)),)), Batching(), 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (TensorSpec("y", "float32", ()), "no scalar outside a batch"),
+        (TensorSpec("y", "float32", None), "the rank of y float32"),
+        (TensorSpec("y", "float32", ("N", 0)), "no axis of length 0"),
+        (TensorSpec("y", "unknown", ("N",)), "no type for y"),
+    ],
+)
+def test_what_triton_refuses_is_left_out_with_a_note(spec, says):
+    with pytest.raises(ModelError, match=says):
+        config_text(servable(outputs=(spec,)), Batching(), 1)
+
+
+def written(export, name, body):
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 19]> g {body}')
+    (export / name).write_bytes(model.SerializeToString())
+
+
+def test_models_of_every_kind_are_laid_out_or_left_out(export, tmp_path):
+    written(export, "total.onnx", "(float[N,8] x) => (float y) { y = ReduceSum<keepdims=0>(x) }")
+    written(export, "text model.onnx", '(string[N] x) => (bool[N] y) <string[1] e = {"a"}> { y = Equal(x, e) }')
+    written(
+        export, "fixed.onnx", "(bfloat16[3,8] x) => (bfloat16[3,8] y, bool[3,8] z) { y = Identity(x) z = IsNaN(x) }"
+    )
+    manifest = pack(export, tmp_path / "out", Packing("net", serving=Serving()))
+    assert [note for note in manifest.notes if "Triton" in note] == [
+        "Triton cannot serve total.onnx: Triton takes no scalar outside a batch, and y float32[] is one"
+    ]
+    home, schema = tmp_path / "out" / "triton", triton_schema()
+    text = parse((home / "text_model_onnx" / "config.pbtxt").read_text())
+    assert (text.input[0].data_type, text.output[0].data_type) == (schema.TYPE_STRING, schema.TYPE_BOOL)
+    assert (text.max_batch_size, list(text.input[0].dims)) == (32, [1])
+    fixed = parse((home / "fixed_onnx" / "config.pbtxt").read_text())
+    assert (fixed.max_batch_size, fixed.backend, list(fixed.input[0].dims)) == (0, "openvino", [3, 8])
+    assert fixed.input[0].data_type == schema.TYPE_BF16
+
+
+def test_two_models_of_one_name_in_triton_are_told(export, tmp_path):
+    written(export, "a.b.onnx", "(float[N,8] x) => (float[N,8] y) { y = Relu(x) }")
+    written(export, "a_b.onnx", "(float[N,8] x) => (float[N,8] y) { y = Neg(x) }")
+    with pytest.raises(UsageError, match=r"two models would be a_b_onnx"):
+        pack(export, tmp_path / "out", Packing("net", serving=Serving()))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_repository_of_an_export(export, tmp_path):
