@@ -1,25 +1,14 @@
 """The report as one HTML page that opens offline."""
 
-import mpdeploy
 from mpdeploy.report import words
 from mpdeploy.report.record import Report
+from mpdeploy.report.render import rendered
 from mpdeploy.report.view import view_of
 from mpdeploy.runtime.runner import Execution
 
 
 def page(report: Report) -> str:
     """Return the page: no script, no request, light and dark; what comes from models and data is escaped."""
-    import jinja2
-    import markupsafe
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mpdeploy.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    source, _, _ = environment.loader.get_source(environment, "report.css")  # type: ignore[union-attr]
     view = view_of(report)
     worst = [
         (candidate, output.name, sample)
@@ -28,15 +17,16 @@ def page(report: Report) -> str:
         for sample in output.worst_samples[:3]
         if sample.error != 0
     ]
-    return environment.get_template("report.html").render(
-        report=report,
-        view=view,
-        words=words,
-        worst_samples=worst,
-        run_text=run_text,
-        none_sign=words.NONE,
-        css=markupsafe.Markup(source),  # noqa: S704 - our own style sheet
-        tool=f"mpdeploy {mpdeploy.__version__}",
+    return rendered(
+        "report.html",
+        {
+            "report": report,
+            "view": view,
+            "words": words,
+            "worst_samples": worst,
+            "run_text": run_text,
+            "none_sign": words.NONE,
+        },
     )
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import mpdeploy
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.telemetry import ModuleRange, Sample, StepLine, TelemetryHeader
 from mpdeploy.report import curves
+from mpdeploy.report.render import rendered
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -56,17 +56,6 @@ def training_page(header: TelemetryHeader, lines: Sequence[StepLine]) -> str:
 
     ``lines`` holds at least one step.
     """
-    import jinja2
-    import markupsafe
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mpdeploy.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    css, _, _ = environment.loader.get_source(environment, "report.css")  # type: ignore[union-attr]
     judged = Format(header.format)
     samples = [line.sample for line in lines if line.sample]
     loss = [(line.step, line.loss) for line in lines if line.sample]
@@ -77,20 +66,21 @@ def training_page(header: TelemetryHeader, lines: Sequence[StepLine]) -> str:
         curves.curve("Gradient norm", norm, logarithmic=True),
         curves.curve("Loss scale", scale, logarithmic=True, stepped=True) if _moves(scale) else None,
     ]
-    return environment.get_template("training.html").render(
-        header=header,
-        last=lines[-1],
-        loss=next((value for _, value in reversed(loss) if value is not None), None),
-        curves=[(tone, one) for tone, one in enumerate(drawn) if one is not None],
-        ticks=curves.ticks(loss or scale),
-        width=int(curves.WIDTH),
-        height=int(curves.HEIGHT),
-        histogram=_histogram(samples, judged, lines[-1].scale_after),
-        layers=_layers(samples),
-        ranges=_ranges(samples, judged),
-        format=judged.value.upper(),
-        css=markupsafe.Markup(css),  # noqa: S704 - our own style sheet
-        tool=f"mpdeploy {mpdeploy.__version__}",
+    return rendered(
+        "training.html",
+        {
+            "header": header,
+            "last": lines[-1],
+            "loss": next((value for _, value in reversed(loss) if value is not None), None),
+            "curves": [(tone, one) for tone, one in enumerate(drawn) if one is not None],
+            "ticks": curves.ticks(loss or scale),
+            "width": int(curves.WIDTH),
+            "height": int(curves.HEIGHT),
+            "histogram": _histogram(samples, judged, lines[-1].scale_after),
+            "layers": _layers(samples),
+            "ranges": _ranges(samples, judged),
+            "format": judged.value.upper(),
+        },
     )
 
 
