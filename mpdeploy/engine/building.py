@@ -15,12 +15,13 @@ from mpdeploy.engine.monitor import Progress
 from mpdeploy.engine.network import Network
 from mpdeploy.engine.options import BuildOptions
 from mpdeploy.engine.proof import check_kept, check_lowered, check_plan, promises_of
+from mpdeploy.engine.publish import publish_engine
 from mpdeploy.engine.ranges import profile_from
 from mpdeploy.engine.record import DriftSummary, EngineRecord, file_facts, sidecar_of
 from mpdeploy.engine.spread import measure_spread
 from mpdeploy.engine.target import Target, check_network
 from mpdeploy.errors import UsageError
-from mpdeploy.files import atomic_path, readable_file
+from mpdeploy.files import readable_file, scratch_path
 from mpdeploy.graph.io import load
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.record import PrecisionPlan
@@ -74,7 +75,7 @@ def build_engine(
         check_network(parsed.network, chosen, target, str(source))
         _prove(parsed.network, facts, expect, None if plan is None else Path(plan))
         job = _Job(maker, facts, chosen, target, progress)
-        with atomic_path(target_path) as scratch:
+        with scratch_path(target_path) as scratch:
             reused = _make(job, parsed, scratch, None if cache is None else Path(cache))
             record = replace(
                 _record(job, parsed, scratch),
@@ -89,8 +90,7 @@ def build_engine(
             if rebuilds > 1:
                 run = None if feeds is None or target.gpu is None else partial(_first_results, record, feeds)
                 record = replace(record, spread=measure_spread(scratch, partial(_build_again, job), rebuilds, run))
-            # The sidecar first: an engine is never seen beside a sidecar of another engine.
-            records.save(record, sidecar_of(target_path))
+            publish_engine(scratch, record, target_path)
     return record
 
 

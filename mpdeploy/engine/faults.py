@@ -16,7 +16,10 @@ _REMEDIES = tuple(
         ),
         (r"workspace", "give it more memory with --workspace, for example --workspace 4G"),
         (r"HW-specific datatypes", "leave older GPUs out of --sm, or convert the model to fp16"),
-        (r"no optimization profile|MIN<=OPT<=MAX|and profile \d", "correct the ranges given with --shapes"),
+        (
+            r"no optimization profile|MIN<=OPT<=MAX|profile \d|violate shape constraints",
+            "correct the ranges given with --shapes",
+        ),
         (
             r"plugin (was )?not found|no importer registered|plugin.*creator|lacks the operator",
             "replace it in the model: TensorRT cannot run it",
@@ -34,6 +37,7 @@ _TYPED_OPERATOR = re.compile(r"supported for the (?P<operator>\w+) operator.*cur
 _MAKER = re.compile(
     r"Could not infer output types for operation: \d+: (?P<kind>\w+):.*?// node_of_(?P<value>[^|]+?) \|"
 )
+_NO_RUNNER = re.compile(r"node_of_(?P<value>\S+?)(_\d+)? has no runners that implement it")
 _NODE_PREFIX = re.compile(r"^(Invalid|Unsupported) Node - \S+\s*", re.IGNORECASE)
 _ASSERTION = re.compile(r"^Assertion failed: .*?: (?=[^:]+$)")
 _NOT_A_MODEL = "MODEL_DESERIALIZE_FAILED"
@@ -70,6 +74,14 @@ def build_fault(errors: Iterable[str], where: str, operators: Mapping[str, str])
             f"the builder has no kernel for this {operator} in the types that it has",
             where=f"{where}, the node that makes '{maker['value']}' ({operator})",
             remedy=_keep_in_fp32(operator),
+        )
+    unrun = next((match for match in map(_NO_RUNNER.search, texts) if match), None)
+    if unrun and unrun["value"] in operators:
+        operator = operators[unrun["value"]]
+        return BuildError(
+            f"the builder has no kernel for this {operator}",
+            where=f"{where}, the node that makes '{unrun['value']}' ({operator})",
+            remedy="replace it in the model, or leave it out and do it after the engine: TensorRT cannot run it here",
         )
     return BuildError(text, where=where, remedy=remedy_for(text))
 

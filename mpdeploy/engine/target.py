@@ -1,10 +1,12 @@
 """Where an engine is to run, and what cannot work there: said in plain words before a builder exists."""
 
+import difflib
+import math
 from dataclasses import dataclass
 
 from mpdeploy.engine.gpu import Gpu
 from mpdeploy.engine.network import Network, Port
-from mpdeploy.engine.options import BuildOptions, Feature, Profile, Shape, format_shape
+from mpdeploy.engine.options import BuildOptions, Feature, Profile, Shape, ShapeRange, format_shape
 from mpdeploy.engine.toolkit import Flavour, Toolkit
 from mpdeploy.errors import DependencyError, UsageError
 from mpdeploy.numerics.formats import Format
@@ -78,9 +80,14 @@ def check_network(network: Network, options: BuildOptions, target: Target, where
 
 
 def suggest_shapes(port: Port) -> str:
-    """Return a ``--shapes`` flag for a dynamic input: its first dynamic dimension grows, further ones are free."""
+    """Return a ``--shapes`` flag for a dynamic input: its first dynamic dimension grows, further ones are free.
+
+    For an input that holds a shape the flag gives ranges of its values.
+    """
 
     def shape(batch: int) -> Shape:
+        if port.holds_shape:  # as many values as it has elements; how many a vector of open length has is not known
+            return (batch,) * _elements(port) if port.shape else (batch,)
         sizes, free = [], batch
         for size in port.shape:
             if isinstance(size, int):
@@ -91,6 +98,10 @@ def suggest_shapes(port: Port) -> str:
         return tuple(sizes)
 
     return ":".join((f"--shapes {port.name}", *(format_shape(shape(batch)) for batch in _SUGGESTED_BATCHES)))
+
+
+def _elements(port: Port) -> int:
+    return math.prod(size if isinstance(size, int) else 1 for size in port.shape)
 
 
 def _target_of_this_machine(toolkit: Toolkit, options: BuildOptions, gpu: Gpu | None) -> Target:
@@ -132,14 +143,19 @@ def _check_known_inputs(network: Network, options: BuildOptions) -> None:
     known = [port.name for port in network.inputs]
     for name in (r.name for profile in options.profiles for r in profile.ranges):
         if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
             raise UsageError(
-                f"the model has no input {name!r}", where="--shapes", remedy=f"its inputs are {', '.join(known)}"
+                f"the model has no input {name!r}", where="--shapes", remedy=f"{hint}Its inputs are {', '.join(known)}"
             )
 
 
 def _check_range(port: Port, profile: Profile) -> None:
     found = profile.range_of(port.name)
-    if found is None or port.holds_shape:
+    if found is None:
+        return
+    if port.holds_shape:
+        _check_values(port, found)
         return
     fits = len(found.min) == len(port.shape) and all(
         not isinstance(fixed, int) or low == fixed == high
@@ -155,4 +171,14 @@ def _check_range(port: Port, profile: Profile) -> None:
                 if port.is_dynamic
                 else "leave it out, the shape is fixed"
             ),
+        )
+
+
+def _check_values(port: Port, found: ShapeRange) -> None:
+    known, count = all(isinstance(size, int) for size in port.shape), _elements(port)
+    if known and len(found.min) != count:
+        raise UsageError(
+            f"the input {port.name!r} holds {count} values that decide shapes, the range gives {len(found.min)}",
+            where=f"--shapes {found}",
+            remedy=f"give the smallest, usual and largest of each value, as in {suggest_shapes(port)}",
         )

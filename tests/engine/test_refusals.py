@@ -18,6 +18,11 @@ RTX = Toolkit(Flavour.RTX, module=None, version="1.7.1", selectable=(75, 80, 86,
 A10 = Gpu("NVIDIA A10", 86, 24 << 30)
 
 
+# The values of an input decide a shape.
+FOLD = "(float[12] x, int64[2] n) => (float[a,b] y) { y = Reshape(x, n) }"
+COUNT = "(int64 n) => (int64[a] y) <int64 i = {1}> { y = Range(i, n, i) }"
+
+
 def options(**changes):
     return BuildOptions(**changes)
 
@@ -113,6 +118,34 @@ class TestWithRtx:
     def test_a_range_for_an_unknown_input(self, refused):
         refused(UsageError, "no input 'images'", profiles=parse_shapes(["images:1x4:8x4:32x4"]))
 
+    def test_a_name_that_is_nearly_right_is_suggested(self, refused):
+        refused(UsageError, r"no input 'xx'.*did you mean 'x'", profiles=parse_shapes(["xx:1:1:1"]))
+
+    @pytest.mark.parametrize(
+        ("body", "flag", "wrong", "right"),
+        [
+            (
+                "(float[12] x, int64[2] n) => (float[a,b] y) { y = Reshape(x, n) }",
+                "1x1:8x8:32x32",
+                "1:3:12",
+                "1x1:3x4:12x12",
+            ),
+            ("(int64 n) => (int64[a] y) <int64 i = {1}> { y = Range(i, n, i) }", "1:8:32", "1x1:2x2:3x3", "2:3:9"),
+        ],
+    )
+    def test_values_that_decide_shapes_have_ranges_too(self, text_model, tmp_path, body, flag, wrong, right):
+        model = text_model(f'<ir_version: 10, opset_import: ["" : 17]> g {body}')
+        with pytest.raises(UsageError, match=f"add --shapes n:{flag}$"):
+            build_engine(model, tmp_path / "e")
+        with pytest.raises(UsageError, match=rf"values that decide shapes.*as in --shapes n:{flag}"):
+            build_engine(model, tmp_path / "e", options=BuildOptions(profiles=parse_shapes([f"n:{wrong}"])))
+        build_engine(model, tmp_path / "e", options=BuildOptions(profiles=parse_shapes([f"n:{right}"])))
+
+    def test_ranges_that_the_graph_forbids_name_the_flag(self, text_model, tmp_path):
+        model = text_model(f'<ir_version: 10, opset_import: ["" : 17]> g {FOLD}')
+        with pytest.raises(BuildError, match=r"violate shape constraints.*--shapes"):
+            build_engine(model, tmp_path / "e", options=BuildOptions(profiles=parse_shapes(["n:1x1:8x8:32x32"])))
+
     def test_the_parser_names_the_node_without_the_stray_driver_line(self, layer):
         with (
             pytest.raises(
@@ -129,6 +162,10 @@ class TestWithRtx:
         [
             ("(float[4,4] x) => (float y) { y = Det(x) }", "TensorRT lacks the operator Det.*replace it"),
             ("(float[4,4] x) => (int64[2,n] y) { y = NonZero(x) }", "NonZero plugin.*replace it"),
+            (
+                "(float[1,9,4] b, float[1,1,9] s) => (int64[n,3] y) { y = NonMaxSuppression(b, s) }",
+                r"no kernel for this NonMaxSuppression .*makes 'y' \(NonMaxSuppression\).*replace it",
+            ),
             ("(string[4] x) => (string[n] y) { y = StringNormalizer(x) }", "type that TensorRT lacks, such as string"),
             (
                 "(bfloat16[1,4] x) => (bfloat16[1,4] y) { y = HardSwish(x) }",
