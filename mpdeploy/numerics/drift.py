@@ -27,7 +27,8 @@ class OutputDrift:
     ``histogram`` counts the samples by that error in logarithmic bins from 1e-8 to 10 (see
     ``mpdeploy.numerics.samples``), ``quantiles`` are of the same errors; the first and last bin take what lies
     beyond.  ``max_abs_sample`` names the feed with the largest error of an element, ``worst_ulp`` is that of an
-    element in units of the candidate's coarsest format.  ``collapsed``: constant where the reference is not;
+    element in units of the candidate's coarsest format.  ``constant``: the reference holds one number only;
+    ``collapsed``: constant where the reference is not;
     ``frozen``: the same for every sample where the reference is not.  ``top1``, ``top5``, ``divergence`` (nats) and
     ``accuracy`` read the output as class scores (see ``mpdeploy.numerics.ranking``), ``retrieval`` as embeddings:
     the share with the same nearest neighbour.  ``scatter`` holds a few pairs (reference, candidate).  Shares
@@ -52,6 +53,7 @@ class OutputDrift:
     candidate_inf: int = 0
     broken: int = 0
     moved: int = 0
+    constant: bool = False
     collapsed: bool = False
     frozen: bool = False
     worst_ulp: float | None = None
@@ -188,6 +190,7 @@ class DriftMeter:
             candidate_inf=s.candidate_inf,
             broken=s.broken,
             moved=s.moved,
+            constant=s.compared > 1 and s.reference_low == s.reference_high,
             collapsed=metrics.collapsed(s, self._target.unit_roundoff),
             frozen=self._count > 1 and s.compared > 0 and not self._candidate_change and reference_moves,
             top1=self._classes.top1,

@@ -40,6 +40,20 @@ def fit(feed: Feed, inputs: Sequence[TensorSpec], where: str) -> Fitted:
     return Fitted(fitted, extras, tuple(notes))
 
 
+def renamed(feed: Feed, ours: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> tuple[Feed, tuple[str, ...]]:
+    """Return the feed under another model's names for the same inputs, with a note.
+
+    They are taken by position if the models have as many inputs, no name of one is an input of the other, and the
+    feed holds none of the other's; else the feed comes back as it is.
+    """
+    names, others = [spec.name for spec in ours], [spec.name for spec in theirs]
+    if len(names) != len(others) or set(others) & ({*names} | set(feed)) or not set(names) <= set(feed):
+        return feed, ()
+    by_position = {other: feed[name] for name, other in zip(names, others, strict=True)}
+    extras = {name: array for name, array in feed.items() if name not in names}
+    return {**extras, **by_position}, ("inputs have other names: they are fed by position",)
+
+
 def _require_names(feed: Feed, inputs: Sequence[TensorSpec], where: str) -> None:
     missing = [spec for spec in inputs if spec.name not in feed]
     if not missing:

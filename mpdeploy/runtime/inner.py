@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from mpdeploy.runtime.emulator import PLAIN, Arithmetic, twin_of, widened
-from mpdeploy.runtime.fit import fit
+from mpdeploy.runtime.fit import fit, renamed
 from mpdeploy.runtime.observe import Observer
 from mpdeploy.runtime.pairs import Pair
 from mpdeploy.runtime.runner import Array, Feed, TensorSpec, input_specs
@@ -46,7 +46,8 @@ class InnerRun:
         ``UsageError`` that names ``where`` if the feed does not fit.
         """
         ours = self._ours.run(widened(fit(feed, self._inputs[0], where).feed))
-        theirs = self._theirs.run(widened(fit(feed, self._inputs[1], where).feed))
+        other, _ = renamed(feed, *self._inputs)
+        theirs = self._theirs.run(widened(fit(other, self._inputs[1], where).feed))
         left, right = _Waiting(ours), _Waiting(theirs)
         open_pairs: dict[str, list[Pair]] = {}
         for pair in self._pairs:

@@ -117,6 +117,10 @@ def _remarks(ours: Subject, found: Comparison) -> list[str]:
     remarks = []
     if ours.coarsest is not Format.FP32:
         remarks.append(f"the reference itself holds {ours.coarsest.value} tensors: it is no FP32 baseline")
+    constant = [output.name for output in found.outputs if output.constant]
+    if constant:
+        names = ", ".join(f"'{name}'" for name in constant)
+        remarks.append(f"the reference gives one number only in {names} on these data: agreement there proves little")
     if any(output.frozen for output in found.outputs):
         remarks.append("an output is the same for every sample: does the data reach it?")
     return remarks

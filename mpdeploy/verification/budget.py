@@ -1,5 +1,6 @@
 """How much drift is allowed: limits, by default or as the user writes them."""
 
+import difflib
 import math
 import re
 from dataclasses import dataclass
@@ -51,16 +52,24 @@ def _parse_limit(part: str, text: str) -> Limit | ScoreLimit:
     try:
         metric = Metric(match["metric"])
     except ValueError:
-        known = ", ".join(m.value for m in Metric)
-        raise UsageError(
-            f"unknown metric '{match['metric']}'", where=text, remedy=f"use one of {known}, or {SCORE_PREFIX}NAME"
-        ) from None
+        raise UsageError(f"unknown metric '{match['metric']}'", where=text, remedy=_known(match["metric"])) from None
     wanted = ">=" if metric.more_is_better else "<="
     if match["sign"] != wanted:
         raise UsageError(
             f"'{part}' would ask for a bad result", where=text, remedy=f"write {metric.value}{wanted}{match['value']}"
         )
+    if metric.is_share and value > 1:
+        raise UsageError(
+            f"'{part}' can never hold: {metric.value} is 1 at most", where=text, remedy="write 0.99 for 99 %"
+        )
     return Limit(metric, value, match["output"] or "")
+
+
+def _known(wrong: str) -> str:
+    names = [metric.value for metric in Metric]
+    near = difflib.get_close_matches(wrong.lower(), names, 1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"{meant}use one of {', '.join(names)}, or {SCORE_PREFIX}NAME"
 
 
 def _number(text: str, where: str) -> float:

@@ -9,7 +9,7 @@ from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import DriftMeter, OutputDrift
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Feeds
-from mpdeploy.runtime.fit import fit
+from mpdeploy.runtime.fit import fit, renamed
 from mpdeploy.runtime.runner import Array, Feed, Runner
 from mpdeploy.runtime.slices import slices
 from mpdeploy.verification.scores import Score, Scorer, results_of
@@ -45,9 +45,10 @@ def compare(
     count = samples = 0
     for where, first, feed in _parts(feeds, reference):
         ours = fit(feed, reference.inputs, where)
-        theirs = fit(feed, candidate.inputs, where)
+        other, said = renamed(feed, reference.inputs, candidate.inputs)
+        theirs = fit(other, candidate.inputs, where)
         notes.update(dict.fromkeys(f"reference: {note}" for note in ours.notes))
-        notes.update(dict.fromkeys(f"candidate: {note}" for note in theirs.notes))
+        notes.update(dict.fromkeys(f"candidate: {note}" for note in (*said, *theirs.notes)))
         rows = _rows(ours.feed)
         labels = _labels(ours.extras, rows, where)
         expected, got = reference.run(ours.feed), candidate.run(theirs.feed)
@@ -99,4 +100,7 @@ def _pairs(ours: Sequence[str], theirs: Sequence[str], notes: dict[str, None]) -
     if len(ours) == len(theirs) and not set(ours) & set(theirs):
         notes["outputs have other names in the candidate: they are paired by position"] = None
         return dict(zip(ours, theirs, strict=True))
+    own = [name for name in theirs if name not in ours]
+    if own:
+        notes[f"outputs that only the candidate has are not compared: {', '.join(own)}"] = None
     return {name: name if name in theirs else None for name in ours}

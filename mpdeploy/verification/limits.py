@@ -32,6 +32,11 @@ class Metric(Enum):
         """Whether a limit is a minimum."""
         return self in _MORE_IS_BETTER
 
+    @property
+    def is_share(self) -> bool:
+        """Whether the best value is 1."""
+        return self in _MORE_IS_BETTER and self is not Metric.SQNR
+
 
 _MORE_IS_BETTER = frozenset({Metric.COSINE, Metric.SQNR, Metric.TOP1, Metric.TOP5, Metric.RETRIEVAL, Metric.MATCH})
 

@@ -86,7 +86,9 @@ def judge(
     reasons = [Reason("V107", name, f"output '{name}' is missing") for name in found.missing]
     for output in found.outputs:
         reasons += _absolute(output)
-    if not found.scores and not any(output.elements or output.shape_fault for output in found.outputs):
+    if not found.samples:
+        reasons.append(Reason("V108", "", "the data hold no sample"))
+    elif not found.scores and not any(output.elements or output.shape_fault for output in found.outputs):
         reasons.append(Reason("V108", "", "no output held a single value on the data"))
     reasons += [_over(check) for check in checks if not check.holds]
     reasons += [drowned for check in checks if not check.holds and (drowned := _drowned(check, noise)) is not None]
