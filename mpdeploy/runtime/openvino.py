@@ -10,6 +10,7 @@ import numpy as np
 from mpdeploy.errors import DependencyError, ModelError, UsageError
 from mpdeploy.graph import io
 from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime.arrays import in_order
 from mpdeploy.runtime.runner import Array, Execution, Feed, TensorSpec, dtype_name, input_specs, output_specs
 from mpdeploy.runtime.twin import low_formats
 
@@ -93,7 +94,7 @@ class OpenVinoRunner:
     def _tensor(self, feed: Feed, spec: TensorSpec) -> Any:
         if spec.name not in feed:
             raise UsageError(f"the data lacks input '{spec.name}'", where=self._where)
-        array = np.ascontiguousarray(feed[spec.name])
+        array = in_order(feed[spec.name])
         if array.dtype.name != spec.dtype:
             raise UsageError(f"input '{spec.name}' is {array.dtype.name}, the model takes {spec}", where=self._where)
         if array.dtype == _BFLOAT16:  # a type that numpy does not know of itself

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from mpdeploy.errors import DependencyError, ModelError, MpdeployError, UsageError
 from mpdeploy.graph.lowering import lowered
+from mpdeploy.runtime.arrays import in_order
 from mpdeploy.runtime.ort_model import without_weights
 from mpdeploy.runtime.ort_values import array_of, is_plain, ort_value
 from mpdeploy.runtime.runner import Array, Execution, Feed, TensorSpec, input_specs, output_specs
@@ -96,15 +97,15 @@ class OrtRunner:
 
         Raises ``UsageError`` if the feed does not fit, ``ModelError`` if an operator fails on it.
         """
-        plain = all(map(is_plain, feed.values())) and all(s.dtype != "bfloat16" for s in self._outputs)
+        arrays = {name: in_order(array) if isinstance(array, np.ndarray) else array for name, array in feed.items()}
+        plain = all(map(is_plain, arrays.values())) and all(s.dtype != "bfloat16" for s in self._outputs)
         try:
-            results = self._session.run(None, dict(feed)) if plain else self._run_values(feed)
+            results = self._session.run(None, arrays) if plain else self._run_values(arrays)
         except Exception as error:
             raise _fault(error, "ONNX Runtime failed to run the model", self._where) from error
         return _flat([spec.name for spec in self._outputs], results)
 
-    def _run_values(self, feed: Feed) -> list[Any]:
-        arrays = {name: np.ascontiguousarray(array) for name, array in feed.items()}
+    def _run_values(self, arrays: Feed) -> list[Any]:
         values = {name: ort_value(a, self._types[name] or ir.DataType.UNDEFINED) for name, a in arrays.items()}
         return [array_of(value) for value in self._session.run_with_ort_values(None, values)]
 

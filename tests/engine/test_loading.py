@@ -74,7 +74,7 @@ def test_a_file_copied_in_text_mode(engine):
 
 def test_no_sidecar_or_a_broken_one(engine):
     sidecar_of(engine).write_text("{}")
-    with pytest.raises(UsageError, match="not a valid EngineRecord"):
+    with pytest.raises(UsageError, match="EngineRecord"):
         read_engine(engine)
     sidecar_of(engine).unlink()
     with pytest.raises(UsageError, match="no sidecar"):

@@ -99,3 +99,18 @@ def test_without_openvino_the_extra_is_named(model, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "openvino", None)
     with pytest.raises(DependencyError, match=r"pip install 'mpdeploy\[openvino\]'"):
         OpenVinoRunner(model(PRODUCT.format(code=1)))
+
+
+def test_scalars_and_a_foreign_byte_order_are_read_as_the_numbers_that_they_are(model):
+    text = '<ir_version: 10, opset_import: ["" : 22]> g (X[2] x, X s) => (X[2] y, X t) { y = Mul(x, s)  t = Mul(s, s) }'
+    for name, dtype in (("float", ">f4"), ("bfloat16", ml_dtypes.bfloat16)):
+        runner = OpenVinoRunner(model(text.replace("X", name)))
+        got = runner.run({"x": np.array([1, 2], dtype), "s": np.array(3, dtype)})
+        assert (got["y"].tolist(), got["t"].shape, got["t"].tolist()) == ([3, 6], (), 9)
+
+
+def test_an_output_that_is_an_input_or_another_output(model):
+    text = """<ir_version: 10, opset_import: ["" : 22]>
+g (float[2] x) => (float[2] x, float[2] y, float[2] z) { y = Relu(x)  z = Identity(y) }"""
+    got = OpenVinoRunner(model(text)).run({"x": np.array([1, -2], np.float32)})
+    assert {name: array.tolist() for name, array in got.items()} == {"x": [1, -2], "y": [1, 0], "z": [1, 0]}

@@ -1,14 +1,20 @@
 """ONNX Runtime as a runner: types numpy has no name for, kernels of older versions, providers."""
 
+from collections import Counter
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mpdeploy.errors import DependencyError, ModelError
+from mpdeploy.graph import io
 from mpdeploy.graph.lowering import lowered
 from mpdeploy.graph.operators import opset_of
+from mpdeploy.runtime import ort
 from mpdeploy.runtime.emulator import EmulatorRunner
 from mpdeploy.runtime.ort import CPU, CUDA, OrtRunner
 
@@ -122,3 +128,56 @@ def test_unfused_and_single_threaded_runs_agree_within_float32(load):
     runs = [OrtRunner(model, "m", threads=t, fused=f).run(feed)["y"] for t in (0, 1) for f in (True, False)]
     for other in runs[1:]:
         np.testing.assert_allclose(other, runs[0], rtol=1e-4, atol=1e-7)
+
+
+def test_scalars_and_a_foreign_byte_order_are_read_as_the_numbers_that_they_are(load):
+    ports = {"x": ("fp32", [2]), "s": ("fp32", [])}
+    model = load(
+        [node("Mul", ["x", "s"], ["y"]), node("Identity", ["s"], ["t"])], ports, {"y": ("fp32", [2]), "t": ("fp32", [])}
+    )
+    got = OrtRunner(model, "m").run({"x": np.array([1, 2], ">f4"), "s": np.array(3, ">f4")})
+    assert (got["y"].tolist(), got["t"].shape) == ([3, 6], ())
+    low = load([node("Cast", ["s"], ["t"], to=TensorProto.FLOAT)], {"s": ("bf16", [])}, {"t": ("fp32", [])})
+    assert OrtRunner(low, "m").run({"s": np.array(3, ml_dtypes.bfloat16)})["t"].shape == ()
+
+
+def test_an_fp32_model_runs_as_in_a_session_of_ones_own(load, tmp_path, monkeypatch):
+    """What ratios refer to is ONNX Runtime as anybody would run it: the same fused graph, the same threads."""
+    weights = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    model = load(
+        [
+            node("MatMul", ["x", "w"], ["m"]),
+            node("Add", ["m", "b"], ["a"]),
+            node("Erf", ["a"], ["e"]),
+            node("Mul", ["a", "e"], ["g"]),
+            node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
+            node("Mul", ["g", "f"], ["y"]),
+        ],
+        {"x": ("fp32", ["N", 64]), "n": ("i64", [])},
+        {"y": ("fp32", ["N", 64])},
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(weights[0], "b")],
+    )
+    path, plain_path, ours_path = (str(tmp_path / name) for name in ("m.onnx", "plain.onnx", "ours.onnx"))
+    io.save(model, Path(path))
+    plain = onnxruntime.SessionOptions()
+    plain.optimized_model_filepath, plain.log_severity_level = plain_path, 4
+    onnxruntime.InferenceSession(path, plain, providers=[CPU])
+    real, made = ort._options, []
+
+    def watched(*arguments, **words):
+        options = real(*arguments, **words)
+        options.optimized_model_filepath = ours_path
+        made.append(options)
+        return options
+
+    monkeypatch.setattr(ort, "_options", watched)
+    OrtRunner(model, "m")
+    kinds = [Counter(n.op_type for n in onnx.load(p).graph.node) for p in (plain_path, ours_path)]
+    assert kinds[0] == kinds[1]
+    assert kinds[0]["Erf"] <= 1
+    (ours,) = made
+    for setting in (
+        "intra_op_num_threads", "inter_op_num_threads", "execution_mode", "enable_mem_pattern", "enable_cpu_mem_arena",
+        "graph_optimization_level",
+    ):  # fmt: skip
+        assert getattr(ours, setting) == getattr(plain, setting), setting
