@@ -20,13 +20,16 @@ class MpdeployError(Exception):
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         super().__init__(what)
-        self.what = " ".join(what.split())
-        self.where = " ".join(where.split())
-        self.remedy = " ".join(remedy.split())
+        self.what, self.where, self.remedy = _line(what), _line(where), _line(remedy)
 
     def __str__(self) -> str:
         line = f"{self.what} [{self.where}]" if self.where else self.what
         return f"{line}; {self.remedy}" if self.remedy else line
+
+
+def _line(text: str) -> str:
+    """One line, and nothing in it that would steer a terminal: names in it come from files."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
 
 
 class VerificationFailed(MpdeployError):  # noqa: N818 - a verdict, not a malfunction

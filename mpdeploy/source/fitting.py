@@ -74,6 +74,12 @@ def _differences(wanted: Weights, given: Weights, tied: set[str]) -> Iterator[st
     for name, tensor in wanted.items():
         if name in given and given[name].shape != tensor.shape:
             yield f"`{name}` has shape {tuple(given[name].shape)}, the model wants {tuple(tensor.shape)}"
+        elif name in given and _numbers(given[name]) != _numbers(tensor) and not _is_counter(name):
+            yield f"`{name}` holds {_numbers(given[name])} numbers, the model wants {_numbers(tensor)} ones"
+
+
+def _numbers(tensor: torch.Tensor) -> str:
+    return "real" if tensor.is_floating_point() else "complex" if tensor.is_complex() else "whole"
 
 
 def _is_counter(name: str) -> bool:

@@ -2,35 +2,48 @@
 
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from mpdeploy.errors import DependencyError, ModelError, UsageError
+from mpdeploy.errors import DependencyError, ModelError, MpdeployError, UsageError
 from mpdeploy.files import readable_file
 from mpdeploy.source.inputs import Inputs, invented_array
 from mpdeploy.source.silence import silence
 from mpdeploy.source.tensors import read_safetensors
+from mpdeploy.source.weights import notes_on
 from mpdeploy.train.specs import TensorSpec
 
 _INDEX = "model.safetensors.index.json"
-_BATCH, _LENGTH = 2, 16
+_BATCH, _LENGTH, _TARGET_LENGTH = 2, 16, 8
+_DECODER = "decoder_input_ids"
+_WISHES = {
+    "auto_map": "code of its own",
+    "trust_remote_code": "code of its own",
+    "quantization_config": "quantised weights",
+}
+_LAYERS = re.compile(r"(?:^|_)n?(?:layers?|depths?|blocks?)$")
+_SLACK = 1 << 26  # elements that a model may have beside those in its files
 _MASKS = ("attention_mask", "token_type_ids")
 
 
-def load_huggingface(folder: Path) -> nn.Module:
-    """Return the model of a folder: an architecture of the installed transformers with the folder's weights, in FP32.
+def load_huggingface(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
+    """Return the model of a folder, in FP32: an architecture of the installed transformers with the folder's weights.
+
+    Beside it notes on what the model left out or how its weights were stored.
 
     Only files in the folder are read, never the network, and no code in it runs.  Raises ``DependencyError``
     without transformers, ``ModelError`` if the folder wants code of its own or quantised weights, ``UsageError`` if
     its weights are missing, damaged or do not fit.
     """
     where = str(folder)
+    _require_inside(folder)
     config = _config(folder)
-    for file in _weight_files(folder):
-        read_safetensors(file)  # its header must be sound before another reader sees it
+    # Their headers must be sound before another reader sees them.
+    stored = {name: tensor for file in _weight_files(folder) for name, tensor in read_safetensors(file).items()}
     names = config.get("architectures") or []
     name = names[0] if isinstance(names, list) and names else ""
     transformers = _transformers()
@@ -43,6 +56,7 @@ def load_huggingface(folder: Path) -> nn.Module:
         )
     try:
         with silence():
+            _require_backed(folder, kind, config, stored)
             model, report = kind.from_pretrained(  # type: ignore[attr-defined]
                 str(folder.resolve()),
                 local_files_only=True,
@@ -52,9 +66,12 @@ def load_huggingface(folder: Path) -> nn.Module:
                 attn_implementation="eager",
                 output_loading_info=True,
             )
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
+    except MpdeployError:
+        raise
+    except Exception as error:
+        # A config may say anything, and transformers fails on it in any way.
         raise UsageError(
-            f"transformers cannot load the folder: {' '.join(str(error).split())[:300]}",
+            f"transformers cannot load the folder: {type(error).__name__}: {' '.join(str(error).split())[:300]}",
             where=where,
             remedy="save it again with model.save_pretrained(FOLDER)",
         ) from error
@@ -66,7 +83,9 @@ def load_huggingface(folder: Path) -> nn.Module:
             remedy="the config names another architecture than the weights are of",
         )
     model.config.use_cache = False
-    return model  # type: ignore[no-any-return]
+    unused = sorted(report["unexpected_keys"])
+    left = f"{name} does not use {len(unused)} of the folder's weights: {', '.join(unused[:3])}"
+    return model, (*((left,) if unused else ()), *notes_on(stored))
 
 
 def usual_inputs(model: Any) -> Inputs | None:
@@ -78,15 +97,19 @@ def usual_inputs(model: Any) -> Inputs | None:
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
         image = ("batch", int(getattr(config, "num_channels", 3)), int(height), int(width))
         specs: tuple[TensorSpec, ...] = (TensorSpec("pixel_values", "float32", image),)
-    elif isinstance(dummy, dict) and "input_ids" in dummy and not getattr(config, "is_encoder_decoder", False):
+    elif isinstance(dummy, dict) and "input_ids" in dummy:
         takes = inspect.signature(model.forward).parameters
-        names = ["input_ids", *(name for name in _MASKS if name in takes)]
+        # Where there are no kinds of tokens to tell apart, their ids would be an input that nobody has.
+        kinds = getattr(config, "type_vocab_size", 0) > 1
+        names = ["input_ids", *(name for name in _MASKS if name in takes and (kinds or name != "token_type_ids"))]
         specs = tuple(TensorSpec(name, "int64", ("batch", "length")) for name in names)
+        if getattr(config, "is_encoder_decoder", False) and _DECODER in takes:
+            specs = (*specs, TensorSpec(_DECODER, "int64", ("batch", "target_length")))
     else:
         return None
     examples = {}
     for seed, spec in enumerate(specs):
-        sizes = {"batch": _BATCH, "length": _LENGTH}
+        sizes = {"batch": _BATCH, "length": _LENGTH, "target_length": _TARGET_LENGTH}
         shape = tuple(sizes.get(str(axis), axis) for axis in spec.shape)
         array = invented_array(TensorSpec(spec.name, spec.dtype, shape), seed)
         examples[spec.name] = torch.from_numpy(array if spec.name != "attention_mask" else array * 0 + 1)
@@ -101,14 +124,48 @@ def _config(folder: Path) -> dict[str, Any]:
         raise UsageError("the config is not JSON", where=str(path)) from error
     if not isinstance(config, dict):
         raise UsageError("the config is no table", where=str(path))
-    for key, what in (("auto_map", "code of its own"), ("quantization_config", "quantised weights")):
-        if config.get(key):
-            raise ModelError(
-                f"the config asks for {what} (`{key}`)",
-                where=str(path),
-                remedy="export the FP32 model; for code of your own use a state dict and --model FILE.py:FUNCTION",
-            )
+    pending: list[Any] = [config]
+    while pending:  # models within models have configs of their own
+        part = pending.pop()
+        pending += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        for key, what in _WISHES.items() if isinstance(part, dict) else ():
+            if part.get(key):
+                raise ModelError(
+                    f"the config asks for {what} (`{key}`)",
+                    where=str(path),
+                    remedy="export the FP32 model; for code of your own use a state dict and --model FILE.py:FUNCTION",
+                )
     return config
+
+
+def _require_inside(folder: Path) -> None:
+    """Refuse links that lead out of the folder, other than those of transformers' own cache to its `blobs/`."""
+    home = folder.resolve()
+    roots = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
+    for path in folder.iterdir():
+        if path.is_symlink() and not any(path.resolve().is_relative_to(root) for root in roots):
+            raise UsageError("a link leads out of the folder", where=str(path), remedy="put the file in its place")
+    adapter = folder / "adapter_config.json"
+    if adapter.exists():
+        raise UsageError(
+            "the folder holds an adapter, which needs another model's weights",
+            where=str(adapter),
+            remedy="merge it first: model.merge_and_unload().save_pretrained(FOLDER)",
+        )
+
+
+def _require_backed(folder: Path, kind: Any, config: dict[str, Any], stored: dict[str, torch.Tensor]) -> None:
+    """Refuse a config of more layers or weights than the files hold, before memory is asked for."""
+    for key, value in config.items():
+        if isinstance(value, int) and _LAYERS.search(key) and value > len(stored):
+            raise UsageError(
+                f"the config claims {value} layers (`{key}`), the files hold {len(stored)} tensors", where=str(folder)
+            )
+    with torch.device("meta"):
+        claimed = sum(p.numel() for p in kind(kind.config_class.from_dict(config)).parameters())
+    held = sum(tensor.numel() for tensor in stored.values())
+    if claimed > held + _SLACK:
+        raise UsageError(f"the config claims {claimed} weights, the files hold {held}", where=str(folder))
 
 
 def _weight_files(folder: Path) -> list[Path]:

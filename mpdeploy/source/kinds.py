@@ -18,6 +18,7 @@ class Kind(Enum):
     PROGRAM = "a torch.export program"
     HUGGING_FACE = "a Hugging Face folder"
     STATE = "the state of a training"
+    SHARDED = "a sharded checkpoint of torch.distributed"
 
 
 _SUFFIXES = {
@@ -42,6 +43,8 @@ def kind_of(path: Path) -> Kind:
     if path.is_dir():
         if (path / "config.json").is_file():
             return Kind.HUGGING_FACE
+        if (path / ".metadata").is_file() and not (path / "process-0.pt").is_file():
+            return Kind.SHARDED
         if (path / "model.pt").is_file():
             raise UsageError("a folder, not a model", where=str(path), remedy=f"give {path / 'model.pt'}")
         return Kind.STATE  # what reads it says so if it is none

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from mpdeploy.errors import UsageError
@@ -22,11 +21,10 @@ from mpdeploy.source.loading import load_module, load_state
 from mpdeploy.source.program import open_program
 from mpdeploy.source.tensors import read_safetensors, read_torch
 from mpdeploy.source.torchscript import load_torchscript
-from mpdeploy.source.weights import EMA, MODEL, choose, pick_weights
+from mpdeploy.source.weights import EMA, MODEL, choose, notes_on, pick_weights
 
 _OURS = {"record", "weights", "examples"}
 _STATE = {"record", "state"}
-_HALF = (torch.float16, torch.bfloat16)
 
 
 def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedModule:
@@ -40,14 +38,19 @@ def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedMo
     if kind is Kind.STATE:
         return load_state(path, _recipe(given))
     if kind is Kind.HUGGING_FACE:
-        model = load_huggingface(path)
+        model, notes = load_huggingface(path)
         suggested = None if given.inputs or data is not None else usual_inputs(model)
-        return _ready(model, suggested or find_inputs(model, given.inputs, data, where), where)
+        ready = _ready(model, suggested or find_inputs(model, given.inputs, data, where), where)
+        return replace(ready, notes=notes)
     if kind is Kind.PROGRAM:
         return open_program(path, given.inputs, data)
     if kind is Kind.TORCHSCRIPT:
         script = load_torchscript(path)
         return _ready(script, find_inputs(script, given.inputs, data, where), where)
+    if kind is Kind.SHARDED:
+        from mpdeploy.source.sharded import read_sharded  # imports much of torch.distributed
+
+        return _from_weights(read_sharded(path), given, data, where)
     if kind is Kind.SAFETENSORS:
         return _from_weights(read_safetensors(path), given, data, where)
     content = read_torch(path, trust=given.trust)
@@ -60,7 +63,7 @@ def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedMo
     module = _module_in(content, given.weights, where)
     if module is None:
         return _from_weights(content, given, data, where)
-    notes = _half_notes(module)
+    notes = notes_on({**dict(module.named_parameters()), **dict(module.named_buffers())})
     module = module.float().cpu().eval().requires_grad_(False)
     return replace(_ready(module, find_inputs(module, given.inputs, data, where), where), notes=notes)
 
@@ -98,13 +101,6 @@ def _module_in(content: object, choice: str | None, where: str) -> nn.Module | N
         return None
     modules = {str(key): value for key, value in content.items() if isinstance(value, nn.Module)}
     return modules[choose(tuple(modules), choice, where)] if modules else None
-
-
-def _half_notes(module: nn.Module) -> tuple[str, ...]:
-    half = sorted({str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.dtype in _HALF})
-    if not half:
-        return ()
-    return (f"the weights are stored in {' and '.join(half)}: what that rounding lost is lost; cast to FP32",)
 
 
 def _recipe(given: Given) -> Path | None:

@@ -11,11 +11,19 @@ _STRINGS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "UNICODE", "BINUNICODE8"
 _LONGEST = 1 << 24  # bytes; no name and no plain value in a model file is longer
 _LEGACY_PICKLES = 8  # torch's old format: magic, protocol, system, object, keys; some to spare
 
+# Numbers and paths that trainers note down beside the weights.  Nothing here needs them, so nothing of them is made.
+NOTED = (
+    "numpy.dtype numpy.ndarray numpy.core.multiarray.scalar numpy._core.multiarray.scalar "
+    "numpy.core.multiarray._reconstruct numpy._core.multiarray._reconstruct "
+    "pathlib.Path pathlib.PosixPath pathlib.WindowsPath pathlib.PurePosixPath pathlib.PureWindowsPath "
+    "pathlib._local.PosixPath pathlib._local.WindowsPath "
+).split() + [f"numpy.dtypes.{name}DType" for name in "Float64 Float32 Float16 Int64 Int32 Bool".split()]
+
 
 def wanted_globals(path: Path) -> tuple[str, ...]:
     """Return the Python objects that the pickles in a torch file or a bare pickle ask for, sorted by name.
 
-    Only what torch itself would not load as plain weights counts.
+    Only what is not loaded as plain weights, nor left out as a trainer's note, counts.
     """
     found: set[str] = set()
     if is_archive(path):
@@ -31,7 +39,7 @@ def wanted_globals(path: Path) -> tuple[str, ...]:
                 found.update(_globals(stream))
                 if stream.tell() == before:
                     break
-    return tuple(sorted(found - _harmless()))
+    return tuple(sorted(found - _harmless() - set(NOTED)))
 
 
 def globals_of(stream: IO[bytes]) -> tuple[str, ...]:

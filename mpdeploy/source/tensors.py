@@ -1,5 +1,6 @@
 """Tensors and plain data out of a torch file or a safetensors file; nothing in either is executed."""
 
+import contextlib
 import json
 import mmap
 import warnings
@@ -12,11 +13,12 @@ import torch
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.files import readable_file
 from mpdeploy.source.archive import check_archive, is_archive
-from mpdeploy.source.pickles import wanted_globals
+from mpdeploy.source.pickles import NOTED, wanted_globals
 
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
 _MAP_FROM = 1 << 28  # bytes; larger torch files are mapped, not read
 _SMALL = 1 << 20
+_LARGEST_RANK = 64  # torch's own limit for what it computes with
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
@@ -40,9 +42,13 @@ def read_torch(path: Path, *, trust: bool = False) -> object:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of foreign kinds of file; they are refused below
-            content: object = torch.load(
-                path, map_location="cpu", weights_only=not trust, mmap=True if zipped and size >= _MAP_FROM else None
-            )
+            with contextlib.nullcontext() if trust else torch.serialization.safe_globals(_stand_ins()):
+                content: object = torch.load(
+                    path,
+                    map_location="cpu",
+                    weights_only=not trust,
+                    mmap=True if zipped and size >= _MAP_FROM else None,
+                )
     except ImportError as error:
         raise UsageError(
             f"the file needs Python code that is not here: {error}",
@@ -63,6 +69,20 @@ def read_torch(path: Path, *, trust: bool = False) -> object:
     return content
 
 
+class Dropped:
+    """Stands for an object in a file that is neither a tensor nor plain data, and that nobody needs."""
+
+    def __init__(self, *args: object) -> None:
+        """Take what the object would be made from, and forget it."""
+
+    def __setstate__(self, state: object) -> None:
+        """Forget the state, too."""
+
+
+def _stand_ins() -> list[Any]:
+    return [(Dropped, name) for name in NOTED]
+
+
 def _refused(path: Path) -> UsageError | ModelError:
     wanted = wanted_globals(path)
     if not wanted:
@@ -81,6 +101,10 @@ def require_backed(tensors: Iterable[torch.Tensor], path: Path) -> None:
     for tensor in tensors:
         if tensor.layout is not torch.strided:
             raise UsageError(f"a tensor has the layout {tensor.layout}", where=str(path), remedy="store it dense")
+        if tensor.is_meta:
+            raise UsageError("a tensor has no numbers (device meta)", where=str(path), remedy="save the real weights")
+        if tensor.is_quantized:
+            raise UsageError("a tensor is quantised", where=str(path), remedy="save the FP32 weights")
         claimed = tensor.numel() * tensor.element_size()
         if claimed > max(size, _SMALL):
             raise UsageError(
@@ -91,14 +115,14 @@ def require_backed(tensors: Iterable[torch.Tensor], path: Path) -> None:
 
 
 def _tensors(content: object) -> Iterator[torch.Tensor]:
-    if isinstance(content, torch.Tensor):
-        yield content
-    elif isinstance(content, dict):
-        for value in content.values():
-            yield from _tensors(value)
-    elif isinstance(content, (list, tuple)):
-        for value in content:
-            yield from _tensors(value)
+    pending, seen = [content], set()
+    while pending:
+        value = pending.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (dict, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            pending += value.values() if isinstance(value, dict) else value
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -113,7 +137,7 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
         if size < 10 or not 2 <= length <= min(_MAX_HEADER, size - 8):
             raise _no_safetensors(path, f"its header would have {length} bytes, the file has {size}")
         try:
-            header = json.loads(stream.read(length))
+            header = json.loads(stream.read(length).decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise _no_safetensors(path, "its header is not JSON") from error
         if not isinstance(header, dict):
@@ -136,7 +160,7 @@ def _place(name: str, entry: Any, available: int, path: Path) -> Place:
         dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
         begin, end = entry["data_offsets"]
         counts = [*shape, begin, end]
-        sound = all(type(n) is int and n >= 0 for n in counts)
+        sound = len(shape) <= _LARGEST_RANK and all(type(n) is int and 0 <= n < 1 << 63 for n in counts)
     except (KeyError, TypeError, ValueError) as error:
         raise _no_safetensors(path, f"its entry {name!r} is not one of a tensor") from error
     wanted = torch.empty(0, dtype=dtype).element_size()

@@ -13,7 +13,7 @@ EMA, MODEL = "ema", "model"  # words for --weights; any other word is the name o
 _AVERAGE = re.compile(r"(^|[_.])(ema|swa|averaged?|avg)([_.]|$)|_ema$|^ema", re.IGNORECASE)
 _USUAL = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "weights", "params")
 _NO_WEIGHTS = re.compile(r"optim|sched|scaler|callback|loop|hyper|config|args|ema_decay", re.IGNORECASE)
-_HALF = (torch.float16, torch.bfloat16)
+_FP32_BYTES = 4
 
 Weights = dict[str, torch.Tensor]
 
@@ -41,13 +41,19 @@ def pick_weights(content: object, choice: str | None, where: str) -> Picked:
         )
     name = choose(tuple(states), choice, where)
     weights = states[name]
-    half = {str(t.dtype).removeprefix("torch.") for t in weights.values() if t.dtype in _HALF}
-    notes = [f"the weights are those of the entry `{name}`"] if len(states) > 1 or _AVERAGE.search(name) else []
-    if half:
-        notes.append(
-            f"the weights are stored in {' and '.join(sorted(half))}: what that rounding lost is lost; cast to FP32"
-        )
-    return Picked({key: t.float() if t.is_floating_point() else t for key, t in weights.items()}, tuple(notes))
+    entry = (f"the weights are those of the entry `{name}`",) if len(states) > 1 or _AVERAGE.search(name) else ()
+    notes = (*entry, *notes_on(weights))
+    return Picked({key: t.float() if t.is_floating_point() else t for key, t in weights.items()}, notes)
+
+
+def notes_on(weights: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+    """Return what a person should know about weights as they are stored: that they are rounded, or not numbers."""
+    floats = {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
+    low = sorted({str(t.dtype).removeprefix("torch.") for t in floats.values() if t.element_size() < _FP32_BYTES})
+    stored = f"the weights are stored in {' and '.join(low)}: what that rounding lost is lost; cast to FP32"
+    broken = [name for name, t in floats.items() if t.numel() and not t.is_meta and t.float().aminmax().max.isnan()]
+    lost = f"`{broken[0] if broken else ''}` and {len(broken) - 1} other weights hold NaN: the training had diverged"
+    return (*((stored,) if low else ()), *((lost.replace(" and 0 other weights hold", " holds"),) if broken else ()))
 
 
 def choose(names: tuple[str, ...], choice: str | None, where: str) -> str:

@@ -1,13 +1,17 @@
 """Reading sharded checkpoints without letting the file decide what code runs."""
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.state_dict_loader import load
 
-from mpdeploy.errors import ModelError, UsageError
+from mpdeploy.errors import ModelError, MpdeployError, UsageError
 
 _METADATA = ".metadata"
 # What torch.distributed.checkpoint itself writes into the metadata: plain records and enumerations.
@@ -54,13 +58,30 @@ class SafeReader(FileSystemReader):
         return metadata
 
 
+def fill(tensors: dict[str, Any], reader: SafeReader, folder: Path) -> None:
+    """Read the shards of ``tensors`` into them; raise ``UsageError`` if one is damaged.  Nothing is executed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its own use of deprecated names
+            load(tensors, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:  # no Exception of Python's; it holds what each process met
+        met = next((failure[0] for failure in error.failures.values()), error)
+        if isinstance(met, MpdeployError):
+            raise met from error
+        raise UsageError(
+            f"a shard cannot be read: {type(met).__name__}: {str(met)[:200]}",
+            where=str(folder),
+            remedy="copy all files of the checkpoint again",
+        ) from error
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(self, stream: Any, where: str) -> None:
         super().__init__(stream)
         self._where = where
 
     def find_class(self, module: str, name: str) -> Any:
-        dtype = module == "torch" and name in ("float32", "float16", "bfloat16", "int64")
+        dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not dtype and name not in _ALLOWED.get(module, ()):
             raise ModelError(
                 f"the sharded state asks for Python objects that could run code: {module}.{name}",

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from mpdeploy import records
 from mpdeploy.train.checkpoint import save_tensors
-from mpdeploy.train.shard_reader import SafeReader
+from mpdeploy.train.shard_reader import SafeReader, fill
 from mpdeploy.train.states import (
     STATES,
     Configuration,
@@ -93,8 +93,7 @@ def read_whole(path: Path) -> tuple[StateRecord, dict[str, Any]]:
     """
     record, tree = _read_part(path, 0)
     tensors = {where: torch.zeros(shape) for where, shape in _marks(tree).items()}
-    with _quiet():
-        load(tensors, storage_reader=SafeReader(path), no_dist=True)
+    fill(tensors, SafeReader(path), path)
     return record, _filled(tree, tensors)
 
 

@@ -163,6 +163,35 @@ def test_a_hugging_face_folder(bert, tmp_path):
     assert len(check.sizes) > 3
 
 
+@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2"])
+def test_text_models_find_their_inputs(tmp_path, kind):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    ids = {"vocab_size": 30, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+    if kind == "t5":
+        config = transformers.T5Config(**ids, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+        model = transformers.T5ForConditionalGeneration(config)
+    elif kind == "bart":
+        sizes = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in
+                 (("layers", 1), ("attention_heads", 2), ("ffn_dim", 8))}  # fmt: skip
+        model = transformers.BartForConditionalGeneration(
+            transformers.BartConfig(**ids, **sizes, d_model=8, max_position_embeddings=64, decoder_start_token_id=0)
+        )
+    else:
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**ids, n_embd=8, n_layer=1, n_head=2))
+    model.eval().save_pretrained(tmp_path / "hf")
+    loaded = open_source(tmp_path / "hf", Given())
+    names = ["input_ids", "attention_mask"] + (["decoder_input_ids"] if kind != "gpt2" else [])
+    assert [spec.name for spec in loaded.inputs] == names
+    source, target = torch.randint(2, 30, (2, 7)), torch.randint(2, 30, (2, 5))
+    ours = loaded.module(source, torch.ones_like(source), *([target] if kind != "gpt2" else []))
+    theirs = model(input_ids=source, **({"decoder_input_ids": target} if kind != "gpt2" else {}))
+    assert torch.allclose(ours[0], theirs.logits, atol=1e-5)
+    check, shapes = exported(loaded, tmp_path / "text.onnx")
+    assert shapes["logits"] == ["batch", "length" if kind == "gpt2" else "target_length", 30]
+    assert {sizes["length"] for sizes in check.sizes} == {16, 1, 15, 32}
+
+
 def test_a_hugging_face_folder_without_its_weights_or_its_class(bert, tmp_path):
     folder, _ = bert
     shutil.copytree(folder, tmp_path / "copy")
@@ -173,6 +202,11 @@ def test_a_hugging_face_folder_without_its_weights_or_its_class(bert, tmp_path):
     (tmp_path / "copy" / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMaskedLM"]}))
     with pytest.raises(UsageError, match=r"lacks \d+ weights of BertForMaskedLM"):
         open_source(tmp_path / "copy", Given())
+    (tmp_path / "copy" / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
+    assert (
+        "BertModel does not use 2 of the folder's weights: classifier.bias"
+        in open_source(tmp_path / "copy", Given()).notes[0]
+    )
     (tmp_path / "copy" / "config.json").write_text("{")
     with pytest.raises(UsageError, match="not JSON"):
         open_source(tmp_path / "copy", Given())

@@ -62,6 +62,9 @@ LIES = {
     "a fraction": ({"w": entry(shape=(2.0, 2))}, DATA, None),
     "an unknown type": ({"w": entry(dtype="PICKLE")}, DATA, None),
     "no place": ({"w": {"dtype": "F32", "shape": [2, 2]}}, DATA, None),
+    "axes beyond 64 bits": ({"w": entry(shape=(0, 1 << 70), end=0)}, DATA, None),
+    "a thousand axes": ({"w": entry(shape=(1,) * 1000, end=4)}, DATA, None),
+    "another encoding": ('{"w": []}'.encode("utf-16"), DATA, None),
     "two in one place": ({"w": entry(), "v": entry()}, DATA, None),
 }
 

@@ -1,13 +1,16 @@
 """Nothing from a stranger runs: every trap here plants a marker file, and the marker is never touched."""
 
+import argparse
 import io
 import json
 import os
 import pickle
+import tarfile
 import warnings
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,6 +20,7 @@ from mpdeploy.source import Given, open_source
 from mpdeploy.source.operators import may_target
 from mpdeploy.source.program import load_program
 from mpdeploy.source.program_text import is_arithmetic, is_guard
+from mpdeploy.source.tensors import Dropped, read_torch
 from mpdeploy.source.torchscript import load_torchscript
 
 IMAGE = ("image:batch,3,8,8",)
@@ -88,6 +92,57 @@ def test_a_giant_bytearray_is_no_out_of_memory(tmp_path):
     torch.save({"w": torch.ones(2), "x": Giant()}, tmp_path / "model.pt")
     with pytest.raises(UsageError, match="damaged"):
         open_source(tmp_path / "model.pt", Given())
+
+
+def test_a_table_that_holds_itself(tmp_path):
+    content = {"w": torch.ones(2)}
+    content["again"] = content
+    torch.save(content, tmp_path / "model.pt")
+    with pytest.raises(UsageError, match="holds no weights"):
+        open_source(tmp_path / "model.pt", Given())
+
+
+@pytest.mark.parametrize(
+    ("tensor", "says"),
+    [
+        (lambda: torch.ones(2, device="meta"), "no numbers"),
+        (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "quantised"),
+        (lambda: torch.ones(2).to_sparse(), r"layout torch\.sparse_coo"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+def test_tensors_that_are_no_plain_numbers(tmp_path, tensor, says):
+    torch.save({"w": tensor()}, tmp_path / "model.pt")
+    with pytest.raises(UsageError, match=says):
+        open_source(tmp_path / "model.pt", Given())
+
+
+def test_what_trainers_note_beside_the_weights_is_left_out_unseen(tmp_path, marker):
+    notes = {"best": np.float64(0.5), "seen": np.arange(3), "dir": Path("runs"), "w": torch.ones(2)}
+    torch.save(notes, tmp_path / "model.pt")
+    content = read_torch(tmp_path / "model.pt")
+    assert {type(content[name]) for name in ("best", "seen", "dir")} == {Dropped}
+    torch.save({**notes, "args": argparse.Namespace(lr=1), "x": np.array([Plant(marker)])}, tmp_path / "model.pt")
+    with pytest.raises(ModelError, match=r"run code: argparse\.Namespace, (posix|nt)\.system \[.*--trust"):
+        open_source(tmp_path / "model.pt", Given())
+
+
+def test_a_tar_of_torch_of_old(tmp_path, marker):
+    with tarfile.open(tmp_path / "model.pt", "w") as archive:
+        for name in ("sys_info", "pickle", "storages", "tensors"):
+            content = pickle.dumps(Plant(marker), 2)
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    with pytest.raises(UsageError, match="no torch file"):
+        open_source(tmp_path / "model.pt", Given())
+
+
+def test_names_in_a_file_do_not_steer_the_terminal(tmp_path, factory):
+    torch.save({"\x1b[2Jw\n\u202e": torch.ones(2)}, tmp_path / "model.pt")
+    with pytest.raises(UsageError) as caught:
+        open_source(tmp_path / "model.pt", Given(factory=factory, inputs=IMAGE))
+    assert str(caught.value).isprintable()
 
 
 # --- TorchScript
@@ -352,24 +407,7 @@ def test_what_sizes_guards_and_calls_may_say():
         assert not may_target(target), target
 
 
-# --- Hugging Face folders and the user's own code
-
-
-def test_a_hugging_face_folder_with_code_or_pickles(tmp_path, marker):
-    folder = tmp_path / "hf"
-    folder.mkdir()
-    (folder / "modeling_trap.py").write_text(f"open({str(marker)!r}, 'w')\n")
-    config = {"architectures": ["Trap"], "auto_map": {"AutoModel": "modeling_trap.Trap"}}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="asks for code of its own"):
-        open_source(folder, Given())
-    (folder / "config.json").write_text(json.dumps({"architectures": ["BertModel"]}))
-    torch.save({"x": Plant(marker)}, folder / "pytorch_model.bin")
-    with pytest.raises(UsageError, match=r"holds no \.safetensors file .*pickled weights are not read"):
-        open_source(folder, Given())
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "../../secret"}}))
-    with pytest.raises(UsageError, match="points outside"):
-        open_source(folder, Given())
+# --- the user's own code
 
 
 def test_code_beside_a_model_is_not_imported(tmp_path, marker, monkeypatch, net):

@@ -1,5 +1,9 @@
 """Which weights are meant, under whatever names they were stored; what does not fit is told by name."""
 
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -81,6 +85,66 @@ def test_p15_half_weights_are_named_and_cast(dtype):
     assert picked.weights["steps"].dtype == torch.int64
     assert str(dtype).removeprefix("torch.") in picked.notes[0]
     assert "is lost" in picked.notes[0]
+
+
+def test_p15_weights_in_eight_bits_are_named_too():
+    picked = pick_weights({"w": torch.ones(2).to(torch.float8_e4m3fn)}, None, "model.pt")
+    assert "float8_e4m3fn" in picked.notes[0]
+    assert picked.weights["w"].dtype == torch.float32
+
+
+def test_weights_of_a_training_that_diverged_are_told():
+    content = {"a": torch.tensor([1.0, float("nan")]), "mask": torch.tensor([0.0, float("-inf")])}
+    assert pick_weights(content, None, "model.pt").notes == ("`a` holds NaN: the training had diverged",)
+    content["b"] = content["a"].half()
+    assert "`a` and 1 other weights hold NaN" in pick_weights(content, None, "model.pt").notes[1]
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [(torch.int8, "whole"), (torch.complex64, "complex")])
+def test_numbers_of_another_kind_do_not_fit(net, dtype, kind):
+    weights = {**net.state_dict(), "head.bias": net.head.bias.to(dtype)}
+    with pytest.raises(UsageError, match=rf"`head\.bias` holds {kind} numbers, the model wants real ones"):
+        fit_weights(type(net)(), weights, "model.pt", "")
+
+
+# What people save, as their trainers save it.
+def ddp_of(net):
+    return named("module.", net.state_dict())
+
+
+CHECKPOINTS = {
+    "plain": lambda net: net.state_dict(),
+    "state_dict": lambda net: {"state_dict": net.state_dict(), "epoch": 3, "best_acc1": np.float64(71.3)},
+    "model": lambda net: {"model": net.state_dict(), "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}},
+    "net": lambda net: {"net": net.state_dict(), "acc": np.float32(93.1), "epoch": np.int64(200)},
+    "lightning": lambda net: {
+        "epoch": 1, "global_step": 9, "pytorch-lightning_version": "2.5.0", "loops": {"fit_loop": {"state_dict": {}}},
+        "state_dict": {**named("model.", net.state_dict()), "criterion.weight": torch.ones(5)},
+        "callbacks": {"ModelCheckpoint{'monitor': None}": {"best_model_path": Path("a.ckpt"), "current": 1.0}},
+        "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(2)}}}], "lr_schedulers": [], "hparams_name": "kwargs",
+        "hyper_parameters": {"lr": 0.1, "widths": [1, 2]},
+    },
+    "ddp": ddp_of,
+    "compiled": lambda net: named("_orig_mod.", net.state_dict()),
+    "ddp of compiled": lambda net: named("module._orig_mod.", net.state_dict()),
+    "compiled ddp in an entry": lambda net: {"model_state_dict": named("_orig_mod.module.", net.state_dict())},
+    "fsdp, gathered": lambda net: {"model": named("_fsdp_wrapped_module.", net.state_dict())},
+    "deepspeed": lambda net: {"module": net.state_dict(), "dp_world_size": 4, "ds_config": {"fp16": {"enabled": True}}},
+    "accelerate": lambda net: OrderedDict(named("module.", net.state_dict())),
+    "fairseq": lambda net: {"args": None, "model": net.state_dict(), "optimizer_history": [], "extra_state": {}},
+    "torch's average": lambda net: torch.optim.swa_utils.AveragedModel(net).state_dict(),
+    "average of ddp": lambda net: {"n_averaged": torch.tensor(3), **named("module.module.", net.state_dict())},
+    "parameters": lambda net: dict(net.named_parameters()) | dict(net.named_buffers()),
+    "a random state": lambda net: {"state_dict": net.state_dict(), "rng": {"torch": torch.ones(3), "numpy": 1}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", CHECKPOINTS)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_checkpoints_as_trainers_write_them(tmp_path, net, image, factory, shape, zipped):
+    torch.save(CHECKPOINTS[shape](net), tmp_path / "model.pth.tar", _use_new_zipfile_serialization=zipped)
+    loaded = open_source(tmp_path / "model.pth.tar", Given(factory=factory, inputs=IMAGE))
+    assert torch.allclose(loaded.module(image), net(image), atol=1e-6)
 
 
 @pytest.mark.parametrize(
