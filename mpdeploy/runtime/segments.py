@@ -123,9 +123,17 @@ def _extracted(model: ir.Model, inputs: list[ir.Value], outputs: list[ir.Value])
     graph = ir.convenience.extract(model.graph, inputs, outputs)
     used = _read_names(graph)
     graph.inputs[:] = [v for v in graph.inputs if v.name in used]
+    declared = {v.name for v in model.graph.inputs}
     for value in graph.inputs:
-        value.shape = None  # what a file says of inner shapes may be stale
+        if value.name not in declared and not _counts(value):
+            value.shape = None  # what a file says of inner shapes may be stale
     return ir.Model(graph, ir_version=model.ir_version)
+
+
+def _counts(value: ir.Value) -> bool:
+    """Whether a value is a vector of integers, such as the sizes of a Resize: its length stands for a rank."""
+    shape = value.shape
+    return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and value.dtype == ir.DataType.INT64
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:

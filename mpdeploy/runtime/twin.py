@@ -41,6 +41,7 @@ _EXACT = frozenset(
     }
 )
 # fmt: on
+_NUMBERS = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
 # Attributes that name an element type: of the result, or of the arithmetic inside.
 _TYPE_ATTRIBUTES = ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type")
 
@@ -128,7 +129,7 @@ def _lift_nodes(graph: ir.Graph, low: Pending, names: Names) -> None:
         _lift_attributes(node)
         rounds = not (node.domain == "" and _is_exact(node))
         for value in node.outputs:
-            if value not in low:
+            if value not in low or not value.name:  # without a name: an output that is left out
                 continue
             _declare_float(value)
             if rounds:
@@ -136,6 +137,8 @@ def _lift_nodes(graph: ir.Graph, low: Pending, names: Names) -> None:
 
 
 def _is_exact(node: ir.Node) -> bool:
+    if node.op_type != "Constant" and any(a.type in _NUMBERS for a in node.attributes.values()):
+        return False  # a bound or filling that is written as an attribute need not be a number of the format
     if node.op_type == "Resize":
         return node.attributes.get_string("mode", "nearest") == "nearest"
     if node.op_type in ("ScatterElements", "ScatterND"):

@@ -60,6 +60,26 @@ def test_every_inner_value_is_that_of_one_whole_run(branched, monkeypatch, limit
     assert all(np.array_equal(again[n], got[n]) for n in got)
 
 
+def test_sizes_pass_from_one_piece_to_the_next(load, monkeypatch):
+    """Resize asks for the length of its sizes before it runs."""
+    monkeypatch.setattr(observe, "_PIECE_BYTES", 1)
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Mul", ["s", "two"], ["sizes"]),
+        node("Exp", ["x"], ["e"]),
+        node("Resize", ["e", "", "", "sizes"], ["y"], mode="nearest"),
+    ]
+    model = load(
+        nodes,
+        {"x": ("fp32", [2, "N"])},
+        {"y": ("fp32", [4, "M"])},
+        [numpy_helper.from_array(np.int64([2, 2]), "two")],
+        opset=18,
+    )
+    got = dict(Observer(model, ["e", "sizes", "y"], "m").run({"x": np.zeros((2, 3), np.float32)}))
+    assert got["y"].shape == (4, 6)
+
+
 def test_only_what_is_asked_for_comes(branched):
     observer = Observer(branched, ["s", "none such"], "m")
     feed = {"x": np.eye(4, dtype=np.float32), "c": np.array(True)}
