@@ -21,7 +21,7 @@ def check_bundle(folder: Path, key: Path | None = None) -> Manifest:
     key a forger who rewrites manifest and digest stays unseen: hashes find damage, signatures find forgery.
     """
     path = folder / MANIFEST
-    if not path.is_file():
+    if not path.is_file() or not ((folder / DIGEST).exists() or _is_manifest(path)):
         raise UsageError(
             "not a bundle: it has no manifest", where=str(folder), remedy="make one with 'mpdeploy bundle'"
         )
@@ -76,6 +76,11 @@ def _faults(folder: Path, manifest: Manifest) -> Iterator[str]:
         name = path.relative_to(folder).as_posix()
         if (path.is_symlink() or not path.is_dir()) and name not in expected:
             yield f"{name} was added"
+
+
+def _is_manifest(path: Path) -> bool:
+    """Whether the file at least says that it is a bundle's manifest: other folders have one of that name, too."""
+    return Manifest.schema.encode() in path.read_bytes()
 
 
 def _read(path: Path) -> bytes | None:

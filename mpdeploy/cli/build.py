@@ -1,18 +1,15 @@
 """`mpdeploy build`: an engine from an ONNX model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from mpdeploy.cli.engines import show_engine
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import meter
 from mpdeploy.engine.options import Feature
 from mpdeploy.engine.toolkit import Flavour
 from mpdeploy.errors import UsageError
-
-if TYPE_CHECKING:
-    from mpdeploy.engine.record import EngineRecord
 
 
 def _refuse_precision(context: click.Context, option: click.Parameter, given: bool) -> None:
@@ -134,28 +131,8 @@ def command(
             progress=progress,
         )
 
-    return Outcome(record, lambda: _show(record, output))
-
-
-def _show(record: "EngineRecord", output: Path) -> None:
-    census = record.census
-    print(f"{output}  {record.engine.bytes / 1e6:.1f} MB, {record.backend} {record.backend_version}")
-    print(f"  runs on     SM {', '.join(map(str, record.capabilities))}")
-    print(f"  arithmetic  {_counts(census.compute or census.outputs)} layer outputs")
-    print(f"  weights     {_counts(census.weights)} elements")
-    for profile in record.options.profiles:
-        print(f"  shapes      {' '.join(map(str, profile.ranges))}")
-    if record.reused:
-        print("  origin      the build cache")
-    if record.spread is not None:
-        print(f"  rebuilds    {record.spread.builds} builds, {record.spread.distinct} distinct")
-    for text in record.warnings:
-        print(f"  warning     {text}")
+    return Outcome(record, lambda: show_engine(record, str(output)))
 
 
 for _name in ("fp16", "bf16"):
     command.params.append(_precision_flag(_name))
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no"

@@ -28,10 +28,12 @@ def command() -> None:
 @command.command("pack")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The bundle to write  [default: DIR-bundle].")
-@click.option("--name", help="The release's name  [default: the folder's].")
+@click.option("--name", help="The release's name  [default: the folder's, or of .../NAME/export, NAME].")
 @click.option("--version", default="", help="Its version  [default: 12 digits of a hash over its files].")
 @click.option(
-    "--checkpoint", type=click.Path(path_type=Path), help="Where the models come from  [default: DIR/model.pt]."
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="Where the models come from  [default: what the export was made from, if it is still there].",
 )
 @click.option(
     "--sample", metavar="D", help="Data whose first feed goes along  [default: heldout/ beside the checkpoint]."
@@ -74,12 +76,12 @@ def pack_command(
     from mpdeploy.bundle.triton_config import Batching
     from mpdeploy.runtime.feeds import open_feeds
 
-    source = checkpoint or folder / "model.pt"
+    source = checkpoint or _source_of(folder)
     held_out = source.parent / "heldout"  # where training leaves it
     data = sample or (str(held_out) if held_out.is_dir() else None)
     serving = Serving(Batching(triton_batch, triton_delay), triton_instances, triton_version, triton_gpu)
     packing = Packing(
-        name=name or folder.resolve().name,
+        name=name or _usual_name(folder),
         version=version,
         sample=None if data is None else open_feeds(data),
         licences=licences,
@@ -117,10 +119,40 @@ def _show(manifest: Manifest, folder: Path) -> None:
     print("  may be promoted" if manifest.passed else f"  may NOT be promoted: {'; '.join(manifest.reasons)}")
 
 
+def _usual_name(folder: Path) -> str:
+    home = folder.resolve()
+    return home.parent.name if home.name == "export" and home.parent.name else home.name
+
+
+def _source_of(folder: Path) -> Path:
+    """The checkpoint that an export was made from, told by its hash in the export's manifest; or DIR/model.pt."""
+    from mpdeploy import records
+    from mpdeploy.bundle.manifest import MANIFEST
+    from mpdeploy.errors import UsageError
+    from mpdeploy.files import sha256_of
+    from mpdeploy.pipeline.manifest import ExportManifest
+
+    usual = folder / "model.pt"
+    try:
+        export = records.load(ExportManifest, folder / MANIFEST)
+    except UsageError:  # not the folder of an export
+        return usual
+    name = Path(export.source).name
+    near = (home / name for home in (folder, folder.resolve().parent))
+    return next((path for path in near if path.is_file() and sha256_of(path) == export.source_sha256), usual)
+
+
 def _training(path: Path, *, required: bool) -> TrainingFacts | None:
     if not required and not path.is_file():
         return None
+    from mpdeploy.errors import ModelError, UsageError
     from mpdeploy.pipeline.release import training_facts
     from mpdeploy.train.checkpoint import load_checkpoint
 
-    return training_facts(path, load_checkpoint(path).record)
+    try:
+        record = load_checkpoint(path).record
+    except (ModelError, UsageError):
+        if required:
+            raise
+        return None  # a model from elsewhere tells nothing of its training
+    return training_facts(path, record)

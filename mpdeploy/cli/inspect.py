@@ -9,6 +9,7 @@ import click
 
 from mpdeploy import records
 from mpdeploy.cli.described import show_checkpoint, show_export, show_manifest
+from mpdeploy.cli.engines import explain_engine
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
@@ -152,6 +153,7 @@ def _checkpoint(file: Path) -> Outcome:
 
 def _document(file: Path) -> Outcome:
     from mpdeploy.bundle.manifest import Manifest
+    from mpdeploy.engine.loading import read_engine
     from mpdeploy.engine.record import EngineRecord, sidecar_of
     from mpdeploy.pipeline.manifest import ExportManifest
     from mpdeploy.plan.record import PrecisionPlan
@@ -159,6 +161,8 @@ def _document(file: Path) -> Outcome:
     from mpdeploy.verification.record import DriftReport
 
     path = sidecar_of(file) if sidecar_of(file).is_file() else file
+    if path != file:
+        read_engine(file)  # a sidecar says nothing of an engine that is not the one it describes
     kinds: dict[str, type[Any]] = {
         "mpdeploy.plan/1": PrecisionPlan,
         "mpdeploy.engine/1": EngineRecord,
@@ -180,6 +184,7 @@ def _document(file: Path) -> Outcome:
     shows: dict[type[Any], Callable[[Any], None]] = {
         PrecisionPlan: _show_plan,
         Report: _show_report,
+        EngineRecord: lambda engine: explain_engine(engine, str(path).removesuffix(".json")),
         Manifest: lambda manifest: show_manifest(str(path), manifest),
         ExportManifest: lambda manifest: show_export(str(path), manifest),
     }

@@ -22,7 +22,7 @@ from mpdeploy.engine.spread import measure_spread
 from mpdeploy.engine.target import Target, check_network
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file, scratch_path
-from mpdeploy.graph.io import load
+from mpdeploy.graph.io import files_of, load
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.facts import ModelFacts, model_facts
@@ -67,9 +67,13 @@ def build_engine(
     maker = find_backend(backend)
     target = maker.target(chosen, find_gpus())
     # The ONNX library's own check first: it names the node of a type error that a parser may blame on the driver.
-    facts = model_facts(load(source), source)
+    loaded = load(source)
+    stamp = _stamp(source)
+    facts = model_facts(loaded, source)
     summary = None if drift is None else _summary_of(Path(drift), facts)
     with maker.parse(source) as parsed:
+        if _stamp(source) != stamp:  # else the record would hold the hashes of another model than the engine's
+            raise UsageError("the model changed while it was read", where=str(source), remedy="build it again")
         if feeds is not None and not chosen.profiles:
             chosen = replace(chosen, profiles=profile_from(feeds, parsed.network.inputs, str(source)))
         check_network(parsed.network, chosen, target, str(source))
@@ -92,6 +96,11 @@ def build_engine(
                 record = replace(record, spread=measure_spread(scratch, partial(_build_again, job), rebuilds, run))
             publish_engine(scratch, record, target_path)
     return record
+
+
+def _stamp(model: Path) -> list[tuple[int, int]]:
+    """What changes when a file of the model is written."""
+    return [(state.st_mtime_ns, state.st_size) for state in (path.stat() for path in files_of(model))]
 
 
 @dataclass(frozen=True)

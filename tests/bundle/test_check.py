@@ -108,6 +108,15 @@ def test_the_digest_is_one_that_sha256sum_reads(bundle):
 def test_no_bundle(tmp_path):
     with pytest.raises(UsageError, match="not a bundle"):
         check_bundle(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"schema": "mpdeploy.export-manifest/1"}')  # an export has one, too
+    with pytest.raises(UsageError, match="not a bundle"):
+        check_bundle(tmp_path)
+
+
+def test_a_bundle_without_its_digest_is_a_changed_one(bundle):
+    (bundle / "manifest.sha256").unlink()
+    with pytest.raises(VerificationFailed, match="digest"):
+        check_bundle(bundle)
 
 
 class TestSigned:

@@ -93,6 +93,21 @@ def test_the_training_run_and_its_held_out_data_go_along(export, tmp_path):
     assert np.load(tmp_path / "out" / "sample" / "sample.npz")["x"].shape[1] == 2
 
 
+def test_the_checkpoint_of_an_export_is_found_by_its_hash(tmp_path):
+    recipe, run = tmp_path / "small.py", tmp_path / "run"
+    recipe.write_text(RECIPE)
+    assert mpdeploy("train", recipe, "-o", run).returncode == 0
+    exported = mpdeploy("export", run / "model.pt", "--recipe", recipe, "--engine", "none")
+    assert exported.returncode in (0, 1), exported.stderr  # so little training may not hold a budget
+    packed = json.loads(mpdeploy("bundle", run / "export", "-o", tmp_path / "out", "--json").stdout)
+    assert packed["name"] == "run"
+    assert packed["training"]["checkpoint_sha256"] == sha256_of(run / "model.pt")
+    assert "sample/sample.npz" in {file["path"] for file in packed["files"]}
+    (run / "model.pt").write_bytes(b"another")
+    packed = json.loads(mpdeploy("bundle", run / "export", "-o", tmp_path / "out", "--json").stdout)
+    assert packed["training"] is None
+
+
 def test_damage_and_a_missing_verdict_exit_with_1(export, tmp_path):
     bundle = tmp_path / "net-bundle"
     (export / "half.onnx").write_bytes(onnx.parser.parse_model(HALF).SerializeToString())

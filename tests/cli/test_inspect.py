@@ -78,7 +78,13 @@ def test_an_engine_by_itself_or_by_its_sidecar(cli, tmp_path, low):
         assert cli("inspect", path, "--json").document == built.document
         done = cli("inspect", path)
         assert (done.code, done.err) == (0, "")
-        assert "86" in done.out
+        assert "runs on     SM 86" in done.out
+        assert "input       x fp32[" in done.out
+        assert "built from  low.onnx, SHA-256" in done.out
+    engine.write_bytes(b"another")
+    changed = cli("inspect", engine)
+    assert (changed.code, changed.out) == (2, "")
+    assert "cut off" in changed.err
 
 
 def test_a_checkpoint(cli, tmp_path):

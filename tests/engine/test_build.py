@@ -16,6 +16,7 @@ from mpdeploy.engine.record import EngineRecord, sidecar_of
 from mpdeploy.errors import BuildError, ModelError, UsageError
 from mpdeploy.files import sha256_of
 from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime.facts import model_facts
 
 pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
 
@@ -137,3 +138,18 @@ def test_the_model_is_never_overwritten(layer):
 
 def _snapshot(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_model_that_changes_while_it_is_read_gives_no_engine(layer, tmp_path, monkeypatch):
+    """Its record and the cache would hold the hashes of another model than the engine's."""
+    model, other = layer(Format.FP16), layer(Format.FP32, name="other.onnx")
+
+    def slow(loaded, path):
+        facts = model_facts(loaded, path)
+        path.write_bytes(other.read_bytes())
+        return facts
+
+    monkeypatch.setattr("mpdeploy.engine.building.model_facts", slow)
+    with pytest.raises(UsageError, match="the model changed while it was read"):
+        build_engine(model, tmp_path / "model.engine")
+    assert not (tmp_path / "model.engine").exists()

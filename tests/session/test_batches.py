@@ -36,3 +36,21 @@ def test_an_axis_nobody_knows_names_the_flag():
 def test_a_fixed_batch():
     assert fixed_batch([FIXED]) == 2
     assert fixed_batch([X]) is fixed_batch([X, FIXED]) is None
+
+
+def test_a_first_axis_that_is_another_axis_is_no_batch():
+    positions = TensorSpec("p", "int64", ("length",))
+    feed = feed_of_batch([IDS, positions], 3, None, {"length": 7})
+    assert {name: array.shape for name, array in feed.items()} == {"ids": (3, 7), "p": (7,)}
+    data = {"ids": np.ones((2, 5), np.int64), "p": np.arange(5)}
+    feed = feed_of_batch([IDS, positions], 3, data, {})
+    assert {name: array.shape for name, array in feed.items()} == {"ids": (3, 5), "p": (5,)}
+    with pytest.raises(UsageError, match=r"--dim length=SIZE"):
+        feed_of_batch([positions, IDS], 1, None, {})
+
+
+def test_sizes_of_axes_that_are_none_or_the_batch():
+    with pytest.raises(UsageError, match=r"no open axis 'lenght'.*there are length"):
+        feed_of_batch([IDS], 1, None, {"lenght": 7, "length": 7})
+    with pytest.raises(UsageError, match=r"'N' counts the batch.*--batch"):
+        feed_of_batch([X, IDS], 1, None, {"N": 7, "length": 7})
