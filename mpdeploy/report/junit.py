@@ -20,7 +20,7 @@ def junit(report: Report) -> str:
 def _suite(drift: DriftReport) -> str:
     cases = list(_cases(drift))
     failed = sum(bool(reasons) for _, reasons in cases)
-    name = quoteattr(drift.candidate.path)
+    name = quoteattr(_legal(drift.candidate.path))
     head = f'  <testsuite name={name} tests="{len(cases)}" failures="{failed}" errors="0" skipped="0"'
     lines = [f'{head} time="{drift.seconds}" timestamp="{drift.created[:19]}">\n']
     for case, reasons in cases:

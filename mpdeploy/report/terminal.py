@@ -1,5 +1,6 @@
 """The report on a terminal."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _REASONS_SHOWN = 8
+_COLUMNS = 76
 
 
 def terminal(report: Report) -> "RenderableType":
@@ -136,7 +138,19 @@ def _inside(inside: Inside) -> "Iterator[RenderableType]":
         yield table
     if inside.repair:
         yield Text(f"\n{inside.repair}", style="green" if inside.repaired else "red")
-        yield Text(f"  {inside.command}")
+        yield Text("\n".join(_lines(inside.command)))
+
+
+def _lines(command: str) -> Iterator[str]:
+    """A command in lines that a shell takes as one."""
+    line = " "
+    for word in shlex.split(command):
+        longer = f"{line} {shlex.quote(word)}"
+        if len(longer) > _COLUMNS and line.strip():
+            yield f"{line} \\"
+            longer = f"     {shlex.quote(word)}"
+        line = longer
+    yield line
 
 
 def _table(*titles: str) -> "Table":

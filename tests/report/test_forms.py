@@ -73,9 +73,32 @@ def test_junit_has_a_case_for_each_limit_and_a_failure_for_each_broken_one(full)
         assert told == {r.code for r in drift.verdict.reasons}
 
 
+# What the schema that Jenkins publishes for JUnit allows, and what it and GitLab read.
+ALLOWED = {
+    "testsuites": {"name", "time", "tests", "failures", "errors", "disabled"},
+    "testsuite": {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname", "id", "package"},
+    "testcase": {"name", "classname", "time", "status", "file", "line"},
+    "failure": {"message", "type"},
+}
+NEEDED = {"testsuite": {"name", "tests", "failures"}, "testcase": {"name", "classname"}, "failure": {"message"}}
+CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": {"failure"}, "failure": set()}
+
+
+def test_junit_is_what_ci_servers_read(full, drift):
+    for report in (full, report_of(drift())):
+        for element in ElementTree.fromstring(junit(report)).iter():  # noqa: S314
+            assert NEEDED.get(element.tag, set()) <= set(element.attrib) <= ALLOWED[element.tag]
+            assert {child.tag for child in element} <= CHILDREN[element.tag]
+            for name in ("time", "tests", "failures", "errors", "skipped"):
+                assert float(element.get(name, "0")) >= 0
+            if stamp := element.get("timestamp"):
+                assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", stamp)
+        assert len(ElementTree.fromstring(junit(report)).findall("testsuite")) == len(report.drifts)  # noqa: S314
+
+
 def test_junit_survives_any_name(drift):
     odd = 'a<b>&"c"\x00\x1b'
-    root = ElementTree.fromstring(junit(report_of(drift(error=0.5, names=(odd,)))))  # noqa: S314
+    root = ElementTree.fromstring(junit(report_of(drift(error=0.5, names=(odd,), file=odd))))  # noqa: S314
     assert any("a<b>&" in c.get("name") for c in root.iter("testcase"))
 
 

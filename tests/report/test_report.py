@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shlex
 
 import pytest
 from rich.console import Console
@@ -79,6 +80,17 @@ def test_the_terminal_fits_80_columns(full, drift):
     assert text.count("PASSED") == 2
     assert text.count("FAILED") == 1
     assert "V201" in text
+
+
+def test_the_repair_can_be_pasted_into_a_shell(full):
+    words = []
+    text = printed(full)
+    for line in text[text.index("  mpdeploy convert") :].splitlines():
+        words += shlex.split(line.removesuffix("\\"))
+        if not line.endswith("\\"):
+            break
+    assert words == shlex.split(full.drifts[2].blame.repair.command)
+    assert len(words) > 8
 
 
 def test_a_broken_candidate_is_shown_without_numbers(drift):
