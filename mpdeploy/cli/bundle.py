@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from mpdeploy.bundle.manifest import Manifest, TrainingFacts
+from mpdeploy.bundle.manifest import BundledModel, Manifest, TrainingFacts
 from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.numerics.formats import Format
 
 
 class _PackByDefault(click.Group):
@@ -110,13 +111,18 @@ def _show(manifest: Manifest, folder: Path) -> None:
     size = sum(file.bytes for file in manifest.files)
     print(f"{folder}: {manifest.name} {manifest.version}, {len(manifest.files)} files, {size / 1e6:.1f} MB")
     for model in manifest.models:
-        verdict = "reference" if model.verdict is None else "pass" if model.verdict.passed else "FAIL"
-        print(f"  {model.path}  {model.format}  {verdict if model.format != 'fp32' or model.verdict else 'reference'}")
+        print(f"  {model.path}  {model.format}  {_verdict(model)}")
     for engine in manifest.engines:
         print(f"  {engine.path}  {engine.backend} {engine.backend_version}, from {engine.model or 'an unknown model'}")
     for note in manifest.notes:
         print(f"  note: {note}")
     print("  may be promoted" if manifest.passed else f"  may NOT be promoted: {'; '.join(manifest.reasons)}")
+
+
+def _verdict(model: BundledModel) -> str:
+    if model.verdict is not None:
+        return "pass" if model.verdict.passed else "FAIL"
+    return "reference" if model.format == Format.FP32.value else "not verified"
 
 
 def _usual_name(folder: Path) -> str:

@@ -15,8 +15,10 @@ from typing import Any
 
 # Without a driver each type error is followed by this line; it is about the missing driver, not the model.
 _STRAY = re.compile(r"^\s*\[\w+\.cpp::catchCudaError::\d+\].*cudaError 35\b")
+# The parser tells whoever feeds the engine to mind an input's type; we hold every array to it.
+_NEEDLESS = re.compile(r"Make sure input .* has Int64 binding")
 _SOURCE_PLACE = re.compile(r"\.?\s*\bIn [\w:~<>]+ at /_src/[^\s()]+(:\d+)?")
-_PLACE_TAG = re.compile(r"\[\w+\.(cpp|h):\d+: \w+\]\s*")
+_PLACE_TAG = re.compile(r"\[\w+\.(cpp|h):\d+: \w+\]\s*|\b\w+\.cpp:\d+:\s*")
 _WRAPPER = re.compile(r"^(?:[\w:]+: )?Error Code \d+: [\w ]+ \((?P<text>.*)\)$", re.DOTALL)
 
 
@@ -108,7 +110,7 @@ def logger_for(module: Any) -> Any:
 
 def clean(text: str) -> str:
     """Return TensorRT's text on one line without the stray driver line and the places in its own source."""
-    lines = [line for line in text.splitlines() if not _STRAY.match(line)]
+    lines = [line for line in text.splitlines() if not _STRAY.match(line) and not _NEEDLESS.search(line)]
     joined = _PLACE_TAG.sub("", _SOURCE_PLACE.sub("", " ".join(lines)))
     joined = " ".join(joined.split())
     while match := _WRAPPER.match(joined):

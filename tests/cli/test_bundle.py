@@ -111,7 +111,10 @@ def test_the_checkpoint_of_an_export_is_found_by_its_hash(tmp_path):
 def test_damage_and_a_missing_verdict_exit_with_1(export, tmp_path):
     bundle = tmp_path / "net-bundle"
     (export / "half.onnx").write_bytes(onnx.parser.parse_model(HALF).SerializeToString())
-    assert "may NOT be promoted" in mpdeploy("bundle", export).stdout
+    said = mpdeploy("bundle", export).stdout
+    assert "may NOT be promoted" in said
+    assert "models/half.onnx  fp16  not verified" in said
+    assert "models/model.onnx  fp32  reference" in said
     refused = mpdeploy("promote", bundle, "--store", tmp_path / "store", "--why", "hope")
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     assert "no drift report is about it" in refused.stderr

@@ -21,6 +21,11 @@ def test_a_message_loses_its_wrapping_and_the_stray_line():
     assert clean(STRAY) == ""
 
 
+def test_what_is_seen_to_anyway_is_not_told():
+    assert clean("ModelImporter.cpp:1071: Make sure input ids has Int64 binding.") == ""
+    assert clean("ModelImporter.cpp:7: Something else.") == "Something else."
+
+
 def test_a_driver_fault_that_is_the_cause_stays():
     text = (
         "IBuilder::buildSerializedNetwork: Error Code 1: Cuda Runtime (In generateForCurrent at "
