@@ -2,9 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 if TYPE_CHECKING:
     from mpdeploy.bundle.manifest import Manifest
     from mpdeploy.pipeline.manifest import ExportManifest
@@ -15,6 +12,9 @@ _HASH = 12  # leading hexadecimal digits that are shown of a hash
 
 def show_checkpoint(name: str, record: "CheckpointRecord") -> None:
     """Print where the weights come from, what they take and give, and how the training went."""
+    from rich.console import Console
+    from rich.table import Table
+
     print(
         f"{name}: trained by {record.recipe.file} ({record.recipe.sha256[:_HASH]}…) in {record.level}, "
         f"seed {record.seed}, by mpdeploy {record.mpdeploy_version}, torch {record.torch_version}"
@@ -29,9 +29,7 @@ def show_checkpoint(name: str, record: "CheckpointRecord") -> None:
     ends = {r.module: (r.low, r.high) for r in record.ranges if r.low is not None and r.high is not None}
     if ends:
         module, (low, high) = max(ends.items(), key=lambda item: max(map(abs, item[1])))
-        print(
-            f"  ranges  {len(record.ranges)} measured in training, widest that of {module}: {low:.4g} to {high:.4g}"
-        )
+        print(f"  ranges  {len(record.ranges)} measured in training, widest that of {module}: {low:.4g} to {high:.4g}")
     table = _table("epoch", "loss", record.metric_name, "skipped")
     for number, epoch in enumerate(record.history, 1):
         table.add_row(f"  {number}", _number(epoch.train_loss), _number(epoch.metric), str(epoch.skipped))

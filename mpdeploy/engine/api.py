@@ -20,7 +20,7 @@ def build(
     *,
     backend: str = "rtx",
     shapes: str | Sequence[str] = (),
-    sm: str | int | Sequence[str | int] = (),
+    sm: str | float | Sequence[str | float] = (),
     workspace: str | int | None = None,
     opt_level: int | None = None,
     tf32: bool = False,
@@ -37,7 +37,7 @@ def build(
     """Build an engine from the ONNX file ``model``, write it to ``output`` and its sidecar beside it.
 
     The engine computes in the types that stand in the model.  The arguments are the flags of `mpdeploy build`:
-    ``shapes`` are words such as ``"image:1x3x8x8:4x3x8x8:8x3x8x8"``, ``sm`` compute capabilities (``86``, ``"8.6"``,
+    ``shapes`` are words such as ``"image:1x3x8x8:4x3x8x8:8x3x8x8"``, ``sm`` compute capabilities (``86``, ``8.6``,
     ``"86,89"``), ``workspace`` bytes or ``"4G"``, ``feature`` words of ``Feature``.  A flag that may be repeated takes
     one word or several.  ``progress`` is called with ``BuildStep``s and may raise to stop.
 
@@ -72,8 +72,8 @@ def build(
     )
 
 
-def _words(given: str | int | Sequence[str | int]) -> tuple[str, ...]:
-    return (str(given),) if isinstance(given, str | int) else tuple(map(str, given))
+def _words(given: str | float | Sequence[str | float]) -> tuple[str, ...]:
+    return (str(given),) if isinstance(given, str | int | float) else tuple(map(str, given))
 
 
 def _format(word: str | Format) -> Format:

@@ -27,7 +27,7 @@ def test_words_become_options(layer, tmp_path):
         model,
         tmp_path / "words.engine",
         shapes="x:1x4:8x4:32x4",
-        sm=["8.6", 89],
+        sm=[8.6, "89"],
         workspace="1G",
         opt_level=2,
         tf32=True,
