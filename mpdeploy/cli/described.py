@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from mpdeploy.bundle.manifest import Manifest
     from mpdeploy.pipeline.manifest import ExportManifest
     from mpdeploy.train.checkpoint import CheckpointRecord
@@ -12,9 +14,6 @@ _HASH = 12  # leading hexadecimal digits that are shown of a hash
 
 def show_checkpoint(name: str, record: "CheckpointRecord") -> None:
     """Print where the weights come from, what they take and give, and how the training went."""
-    from rich.console import Console
-    from rich.table import Table
-
     print(
         f"{name}: trained by {record.recipe.file} ({record.recipe.sha256[:_HASH]}…) in {record.level}, "
         f"seed {record.seed}, by mpdeploy {record.mpdeploy_version}, torch {record.torch_version}"
@@ -33,7 +32,7 @@ def show_checkpoint(name: str, record: "CheckpointRecord") -> None:
     table = _table("epoch", "loss", record.metric_name, "skipped")
     for number, epoch in enumerate(record.history, 1):
         table.add_row(f"  {number}", _number(epoch.train_loss), _number(epoch.metric), str(epoch.skipped))
-    Console(highlight=False).print(table)
+    _print(table)
 
 
 def show_manifest(name: str, manifest: "Manifest") -> None:
@@ -64,10 +63,18 @@ def show_export(name: str, manifest: "ExportManifest") -> None:
     table = _table("file", "what", "bytes", "sha256")
     for file in manifest.files:
         table.add_row(f"  {file.path}", file.role.value, f"{file.bytes:,}", f"{file.sha256[:_HASH]}…")
+    _print(table)
+
+
+def _print(table: "Table") -> None:
+    from rich.console import Console
+
     Console(highlight=False).print(table)
 
 
-def _table(first: str, *columns: str) -> Table:
+def _table(first: str, *columns: str) -> "Table":
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(f"  {first}", overflow="fold")
     for name in columns:
