@@ -9,7 +9,7 @@ import itertools
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,6 +62,10 @@ class Feeds:
         """Return the first ``count`` of the feeds."""
         few = None if self.count is None else min(self.count, count)
         return replace(self, opener=lambda: itertools.islice(self.opener(), count), count=few)
+
+    def among(self, labels: Collection[str]) -> "Feeds":
+        """Return the feeds of these names."""
+        return replace(self, opener=lambda: (pair for pair in self.opener() if pair[0] in labels), count=None)
 
 
 def open_feeds(source: str) -> Feeds:

@@ -75,7 +75,10 @@ def verify(
     worse = tuple(worse_than(before, found, sha256, noise)) if before is not None else ()
     runs = ours.runner.describe(), theirs.runner.describe()
     verdict = judge(found, allowed, runs[1], noise, worse, force=force)
-    blame = _blame(ours, theirs, feeds, allowed, scoring, repair=not verdict.passed) if depth.layers else None
+    blame = _blame(ours, theirs, feeds) if depth.layers else None
+    if blame is not None and not verdict.passed:
+        worst = [sample.feed for output in found.outputs for sample in output.worst_samples]
+        blame = repair_of(blame, ours, theirs, feeds, allowed, scoring, worst)
     return DriftReport(
         reference=ours.facts,
         candidate=theirs.facts,
@@ -95,11 +98,10 @@ def verify(
     )
 
 
-def _blame(ours: Subject, theirs: Subject, feeds: Feeds, budget: Budget, scoring: Scoring, *, repair: bool) -> Blame:
+def _blame(ours: Subject, theirs: Subject, feeds: Feeds) -> Blame:
     for subject in (ours, theirs):
         subject.release()  # the layers have runners of their own
-    blame = blame_on(ours, theirs, feeds)
-    return repair_of(blame, ours, theirs, feeds, budget, scoring) if repair else blame
+    return blame_on(ours, theirs, feeds)
 
 
 def _wanted(budget: str | Budget | Settings | None, candidate: Format) -> Budget | None:

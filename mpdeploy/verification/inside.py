@@ -20,6 +20,8 @@ from mpdeploy.verification.subject import Subject, emulated, opened
 from mpdeploy.verification.tasks import Scoring
 from mpdeploy.verification.verdict import judge
 
+FEW = 8
+
 
 def blame_on(ours: Subject, theirs: Subject, feeds: Feeds) -> Blame:
     """Return the drift of every value along the graph, and the culprits; one pass over the data."""
@@ -42,19 +44,37 @@ def blame_on(ours: Subject, theirs: Subject, feeds: Feeds) -> Blame:
     )
 
 
-def repair_of(blame: Blame, ours: Subject, theirs: Subject, feeds: Feeds, budget: Budget, scoring: Scoring) -> Blame:
-    """Return the blame with a repair, tried by converting and verifying again, if there can be one."""
+def repair_of(
+    blame: Blame,
+    ours: Subject,
+    theirs: Subject,
+    feeds: Feeds,
+    budget: Budget,
+    scoring: Scoring,
+    worst: Sequence[str] = (),
+) -> Blame:
+    """Return the blame with a repair, tried by converting and verifying again, if there can be one.
+
+    Which nodes the repair can do without is asked of a few feeds only: those of the ``worst`` samples, and where
+    something broke first.
+    """
     if theirs.coarsest is Format.FP32 or ours.coarsest is not Format.FP32 or not blame.culprits:
         return blame
     operators = {node.op_type for node in all_nodes(ours.model)}
     recipe = recipe_of(ours.path, theirs.coarsest.value, theirs.plan, feeds, operators)
 
-    def examine(path: Path) -> Trial:
+    asked = dict.fromkeys((*worst, *(layer.sample for layer in blame.layers if layer.broken)))
+    few = feeds.among(list(asked)[:FEW]) if asked else feeds.first(FEW)
+
+    def examine(path: Path, some: Feeds) -> Trial:
         trial = opened(path) if theirs.arithmetic == PLAIN else emulated(path, theirs.arithmetic)
-        measured = compare(ours.runner, trial.runner, feeds, trial.coarsest, scoring.scorers())
+        measured = compare(ours.runner, trial.runner, some, trial.coarsest, scoring.scorers())
         verdict = judge(measured, budget, trial.runner.describe())
         errors = [o.norm_relative for o in measured.outputs if not o.exact and o.elements]
         error = None if None in errors else max((e for e in errors if e is not None), default=0.0)
         return Trial(verdict.passed, error, lambda: blame_on(ours, trial, feeds))
 
-    return replace(blame, repair=find_repair(recipe, blame, examine))
+    def passes(path: Path) -> bool:
+        return examine(path, few).passed
+
+    return replace(blame, repair=find_repair(recipe, blame, lambda path: examine(path, feeds), passes))

@@ -99,10 +99,13 @@ def recipe_of(source: Path, precision: str, plan: PrecisionPlan | None, feeds: F
     )
 
 
-def find_repair(recipe: Recipe, blame: Blame, examine: Callable[[Path], Trial]) -> Repair | None:
+def find_repair(
+    recipe: Recipe, blame: Blame, examine: Callable[[Path], Trial], passes: Callable[[Path], bool]
+) -> Repair | None:
     """Return the nodes to keep in FP32, found by converting, verifying and blaming again until the budget holds.
 
-    A list that works is then shortened (see ``mpdeploy.verification.shorten``).  None if there is nobody to blame.  If
+    A list that works is then shortened (see ``mpdeploy.verification.shorten``), as long as ``passes`` says that a
+    conversion is good enough, and examined once more.  None if there is nobody to blame.  If
     ``ROUNDS`` do not suffice, or most operators would be in FP32, the last attempt comes back as not passed.
     """
     with tempfile.TemporaryDirectory(prefix="mpdeploy-") as folder:
@@ -118,7 +121,7 @@ def find_repair(recipe: Recipe, blame: Blame, examine: Callable[[Path], Trial]) 
                 recipe.carry_out(with_kept(plan, nodes), output)
             except MpdeployError:  # formats that a plan cannot have, though the candidate has them
                 return False
-            return examine(output).passed
+            return passes(output)
 
         nodes, runs = shortened(found.nodes, works)
         if nodes == found.nodes:

@@ -49,7 +49,7 @@ class Subject:
 
     def other_ways(self) -> Iterator[tuple[str, Runner]]:
         """Yield other runs of the model (see ``runtime.choose.other_ways``)."""
-        return other_ways(self.model, str(self.path))
+        return iter(()) if self.model is None else other_ways(self.model, str(self.path))
 
 
 def opened(path: Path, make: Callable[[], Runner] | None = None) -> Subject:

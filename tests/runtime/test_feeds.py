@@ -217,3 +217,11 @@ def test_bfloat16_survives_numpys_files(tmp_path):
 def test_strings_reach_string_inputs():
     got = fit({"x": np.array(["a", "b"])}, (TensorSpec("x", "string", (None,)),), "d").feed["x"]
     assert got.dtype == object
+
+
+def test_feeds_among_others():
+    feeds = feeds_of([{"x": np.float32([i])} for i in range(5)], "some")
+    chosen = feeds.among(["some #3", "some #1", "some #9"])
+    assert [label for label, _ in chosen.labelled()] == ["some #1", "some #3"]
+    with pytest.raises(UsageError, match="no feed"):
+        list(feeds.among([]).labelled())

@@ -217,6 +217,29 @@ def test_a_list_holds_only_what_is_needed(write, all_low):
     assert not {"tanh", "scale", "shrink", "add"} & set(repair.nodes)
 
 
+def test_a_list_is_shortened_where_it_broke(write, all_low, monkeypatch):
+    """Forty feeds, one of which overflows: what the list can do without is asked of the worst few, then of all."""
+    from mpdeploy.verification import inside
+
+    seen = []
+    compare = inside.compare
+
+    def watched(reference, candidate, feeds, *rest):
+        found = compare(reference, candidate, feeds, *rest)
+        seen.append(found.feeds)
+        return found
+
+    monkeypatch.setattr(inside, "compare", watched)
+    nodes = [node("Mul", ["x", "k"], ["r"], name="scale"), *square_root("y")]
+    source = write("one", nodes, {"x": ["N"]}, {"y": ["N"]}, [numpy_helper.from_array(np.float32(1), "k")])
+    feeds = feeds_of([{"x": X * (100 if i == 33 else 1)} for i in range(40)])
+    repair = verify(*both(source, all_low), feeds, depth=LAYERS).blame.repair
+    assert repair.passed
+    assert repair.nodes == ("square", "root")
+    assert seen == [40, 1, 1, 1]  # the whole list; then, on #33: the whole list, each of both nodes left out
+    assert repair.rounds == len(seen)
+
+
 def test_shortening_asks_a_bounded_number_of_times_and_keeps_what_is_needed():
     asked = []
 
