@@ -31,7 +31,7 @@ def terminal(report: Report) -> "RenderableType":
         if len(view.candidates) == 1:
             parts.append(_outputs(candidate))
         parts.append(_verdict(candidate))
-        parts += [Text(f"  note: {note}", style="dim") for note in candidate.drift.notes]
+        parts += [Text(words.printable(f"  note: {note}"), style="dim") for note in candidate.drift.notes]
         if candidate.noise:
             parts.append(Text(f"  the reference's own noise: {candidate.noise}", style="dim"))
         if candidate.inside is not None:
@@ -109,10 +109,10 @@ def _verdict(candidate: Candidate) -> "RenderableType":
 
     verdict, drift = candidate.drift.verdict, candidate.drift
     text = Text("PASSED  " if verdict.passed else "FAILED  ", style="bold green" if verdict.passed else "bold red")
-    text.append(candidate.name, style="bold")
+    text.append(words.printable(candidate.name), style="bold")
     text.append(f"  {candidate.samples}, budget {drift.budget.origin}", style="dim")
     for reason in verdict.reasons[:_REASONS_SHOWN]:
-        text.append(f"\n  {reason.code}  ", style="red").append(reason.text, style="default")
+        text.append(f"\n  {reason.code}  ", style="red").append(words.printable(reason.text), style="default")
     if len(verdict.reasons) > _REASONS_SHOWN:
         text.append(f"\n  and {len(verdict.reasons) - _REASONS_SHOWN} more", style="default")
     return text
@@ -128,7 +128,7 @@ def _inside(inside: Inside) -> "Iterator[RenderableType]":
     from rich.text import Text
 
     for remark in inside.remarks:
-        yield Text(f"  {remark}")
+        yield Text(words.printable(f"  {remark}"))
     if inside.culprits:
         table = _table("Node", "Does", "Evidence", "Plan")
         for row in inside.culprits[:_REASONS_SHOWN]:
@@ -138,7 +138,7 @@ def _inside(inside: Inside) -> "Iterator[RenderableType]":
         yield table
     if inside.repair:
         yield Text(f"\n{inside.repair}", style="green" if inside.repaired else "red")
-        yield Text("\n".join(_lines(inside.command)))
+        yield Text("\n".join(map(words.printable, _lines(inside.command))))
 
 
 def _lines(command: str) -> Iterator[str]:
@@ -166,4 +166,4 @@ def _table(*titles: str) -> "Table":
 def _plain(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(words.printable(text))

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from mpdeploy import records
 from mpdeploy.errors import UsageError
+from mpdeploy.report.markdown import markdown
 from mpdeploy.report.page import page
 from mpdeploy.report.pictures import distribution
 from mpdeploy.report.record import Report, report_of
@@ -63,6 +64,31 @@ def test_what_models_and_data_say_is_escaped(drift):
     assert "<script" not in html
     assert "<b>bold" not in html
     assert "&lt;script&gt;" in html
+
+
+def test_a_hostile_node_is_harmless_in_every_form(full):
+    odd = "<script>alert(1)</script>\x1b[2J[red]"
+    worst = full.drifts[2]
+    culprit = dataclasses.replace(worst.blame.culprits[0], node=odd, text=f"'{odd}' overflows", reason=odd)
+    layer = dataclasses.replace(worst.blame.layers[950], node=odd, value=odd)
+    repair = dataclasses.replace(worst.blame.repair, command=f"mpdeploy convert --keep-fp32 '{odd}'")
+    blame = dataclasses.replace(
+        worst.blame,
+        culprits=(culprit,),
+        first_broken=odd,
+        layers=(*worst.blame.layers[:950], layer, *worst.blame.layers[951:]),
+        repair=repair,
+    )
+    report = dataclasses.replace(full, drifts=(dataclasses.replace(worst, blame=blame, notes=(odd,)),))
+    html = page(report)
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") >= 4
+    text = printed(report, 200)
+    assert "\x1b" not in text
+    assert "\\x1b[2J[red]" in text
+    assert "<script" not in re.sub(
+        r"```.*?```|`[^`\n]*`", "", markdown(report), flags=re.DOTALL
+    )  # code is shown as it is
 
 
 def test_the_json_is_the_record(full, tmp_path):
