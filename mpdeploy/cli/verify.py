@@ -9,11 +9,14 @@ import click
 
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
+from mpdeploy.cli.torch_options import torch_options
 from mpdeploy.errors import UsageError
 
 if TYPE_CHECKING:
     from mpdeploy.report.record import Report
+    from mpdeploy.runtime.feeds import Feeds
     from mpdeploy.runtime.runner import Runner
+    from mpdeploy.source.given import Given
 
 _RUNTIMES = ("auto", "emulator", "onnxruntime", "openvino", "tensorrt", "ort-cuda", "ort-tensorrt", "ort-rtx")
 _ARITHMETIC = ("chunked", "half", "tf32", "fp8e4m3", "fp8e5m2")
@@ -47,7 +50,7 @@ _FILE = click.Path(path_type=Path)
     help="Measure every value along the graph, name the nodes to blame, and try a --keep-fp32 list that repairs it.",
 )
 @click.option("--no-noise", is_flag=True, help="Do not measure the reference's own noise first.")
-@click.option("--torch", "checkpoint", type=_FILE, help="The model.pt of the reference: counts in its noise.")
+@click.option("--torch", "checkpoint", type=_FILE, help="What the reference was exported from: counts in its noise.")
 @click.option(
     "--task",
     "tasks",
@@ -69,6 +72,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--report", "folder", type=_FILE, help="Write report.html and report.json here.")
 @click.option("--junit", type=_FILE, help="Write JUnit XML for a CI server.")
 @click.option("--markdown", type=_FILE, help="Write a summary for a pull request.")
+@torch_options
 @result_options
 def command(
     reference: Path,
@@ -87,8 +91,12 @@ def command(
     folder: Path | None,
     junit: Path | None,
     markdown: Path | None,
+    given: "Given",
 ) -> Outcome:
-    """Measure how far CANDIDATE drifts from REFERENCE, and say whether that is within budget."""
+    """Measure how far CANDIDATE drifts from REFERENCE, and say whether that is within budget.
+
+    REFERENCE is an ONNX model, or a torch model in any form that export takes.
+    """
     from mpdeploy.report.compose import composed
     from mpdeploy.runtime.feeds import open_feeds
     from mpdeploy.session.compared import ARITHMETIC, subject_in
@@ -104,14 +112,14 @@ def command(
         raise UsageError("--emulate is for the emulator", remedy="leave --runtime out")
     theirs = subject_in(candidate, runtime) if emulate is None else emulated(candidate, ARITHMETIC[emulate])
     drift = verify(
-        reference,
+        subject_in(reference, given=given, data=feeds),
         theirs,
         feeds.through(lambda stream: track(stream, "verify", feeds.count)),
         parse_budget(budget) if budget is not None else settings,
         depth=Depth(noise=not no_noise, layers=layers),
         scoring=Scoring(tasks or settings.tasks, metrics or settings.metrics),
         baseline=baseline or settings.baseline,
-        witnesses=_witnesses(checkpoint),
+        witnesses=_witnesses(checkpoint, given, feeds),
         force=force,
     )
     report = composed(drift, theirs.plan, feeds, (shlex.join(["mpdeploy", *sys.argv[1:]]),))
@@ -127,12 +135,12 @@ def command(
     return Outcome(drift, show, exit_code=0 if drift.verdict.passed else 1)
 
 
-def _witnesses(checkpoint: Path | None) -> "dict[str, Runner]":
+def _witnesses(checkpoint: Path | None, given: "Given", feeds: "Feeds") -> "dict[str, Runner]":
     if checkpoint is None:
         return {}
     from mpdeploy.session.opening import Runtime, open_runner
 
-    return {"in torch": open_runner(checkpoint, Runtime.TORCH)}
+    return {"in torch": open_runner(checkpoint, Runtime.TORCH, given=given, data=feeds)}
 
 
 def _write(report: "Report", folder: Path | None, junit: Path | None, markdown: Path | None) -> None:

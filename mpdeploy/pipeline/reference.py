@@ -1,6 +1,7 @@
 """The first stretch of the road: from whatever the model came as to FP32 ONNX, and the data that goes with it."""
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from mpdeploy.records import load
 from mpdeploy.report.record import Fact
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
-from mpdeploy.runtime.runner import Array, TensorSpec, input_specs
+from mpdeploy.runtime.runner import Array, Runner, TensorSpec, input_specs
 from mpdeploy.source import (
     RANGES,
     Given,
@@ -63,7 +64,14 @@ def make_reference(
         return _copied(source, target, made_up=data is None), None
     loaded = open_source(source, given, data)
     export_fp32_onnx(loaded, target)
-    checked = check_export(loaded, target, lambda path, feed: truthful_runner(io.load(path), str(path)).run(feed))
+    runners: list[Runner] = []  # made once, when there is a file
+
+    def run(path: Path, feed: Mapping[str, Array]) -> Mapping[str, Array]:
+        if not runners:
+            runners.append(truthful_runner(io.load(path), str(path), lean=True))
+        return runners[0].run(feed)
+
+    checked = check_export(loaded, target, run)
     if loaded.record is not None:
         write_ranges(loaded, target)
     made_up = loaded.made_up and data is None

@@ -1,8 +1,9 @@
 """Functions that users hand over as ``module.py:callable``."""
 
+import contextlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ def is_plugin(source: str) -> bool:
 def load_plugin(source: str, what: str) -> Callable[..., Any]:
     """Return the function, or class, that ``module.py:callable`` names; ``what`` calls its kind in errors.
 
-    Runs the module.  Raises ``UsageError`` if the file or the function is missing, or the module fails.
+    Runs the module, which may import what lies beside it.  Raises ``UsageError`` if the file or the function is
+    missing, or the module fails.
     """
     path_text, _, name = source.rpartition(":")
     path = Path(path_text)
@@ -30,7 +32,8 @@ def load_plugin(source: str, what: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickling inside the module look there
     try:
-        spec.loader.exec_module(module)
+        with importing_from(path.parent):
+            spec.loader.exec_module(module)
     except Exception as error:
         raise failed(error, what, str(path)) from error
     made = getattr(module, name, None)
@@ -42,6 +45,18 @@ def load_plugin(source: str, what: str) -> Callable[..., Any]:
             remedy=f"it has {', '.join(known[:8]) or 'none'}",
         )
     return made  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def importing_from(folder: Path) -> Iterator[None]:
+    """Let Python find modules in ``folder``, which the user pointed at, as it would for a script there."""
+    place = str(folder.resolve())
+    sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        if place in sys.path:
+            sys.path.remove(place)
 
 
 def failed(error: Exception, what: str, where: str) -> UsageError:

@@ -3,12 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
+from mpdeploy.files import sha256_of
 from mpdeploy.graph import io
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.accumulate import Accumulation
 from mpdeploy.runtime.emulator import Arithmetic
+from mpdeploy.runtime.facts import FileFacts, ModelFacts
+from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.ort import CPU, CUDA, RTX, TENSORRT, OrtRunner
 from mpdeploy.session.opening import Kind, Runtime, kind_of, open_runner
+from mpdeploy.source.given import NOTHING, Given
 from mpdeploy.verification.subject import Subject, opened
 
 # ONNX Runtime's execution providers, by the names that `--runtime` takes; what they cannot run falls to the next.
@@ -27,13 +31,19 @@ ARITHMETIC = {
 }
 
 
-def subject_in(path: Path, runtime: str = Runtime.AUTO.value) -> Subject:
-    """Return the ONNX model or engine in a file, ready to be compared, run by ``runtime``.
+def subject_in(
+    path: Path, runtime: str = Runtime.AUTO.value, *, given: Given = NOTHING, data: Feeds | None = None
+) -> Subject:
+    """Return the ONNX model, engine or torch model in a file, ready to be compared, run by ``runtime``.
 
-    ``runtime`` is a value of ``Runtime`` or a key of ``PROVIDERS``; ``auto`` runs the file truthfully.  Faults as in
-    ``open_runner`` and ``OrtRunner``.
+    ``runtime`` is a value of ``Runtime`` or a key of ``PROVIDERS``; ``auto`` runs the file truthfully.  ``given`` and
+    ``data``, and faults, are as in ``open_runner``.
     """
-    if kind_of(path) is Kind.ENGINE:
+    kind = kind_of(path)
+    if kind is Kind.TORCH:
+        runner = open_runner(path, Runtime.TORCH, given=given, data=data)
+        return Subject(path, None, _facts(path), lambda: runner, None)
+    if kind is Kind.ENGINE:
         from mpdeploy.engine.loading import read_engine
 
         record = read_engine(path)
@@ -42,3 +52,15 @@ def subject_in(path: Path, runtime: str = Runtime.AUTO.value) -> Subject:
     if runtime in PROVIDERS:
         return opened(path, lambda: OrtRunner(io.load(path), str(path), PROVIDERS[runtime]))
     return opened(path, None if runtime == Runtime.AUTO.value else lambda: open_runner(path, Runtime(runtime)))
+
+
+def _facts(path: Path) -> ModelFacts:
+    """A torch model always computes in FP32; its operators and weights are not looked into."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return ModelFacts(
+        path=str(path),
+        files=tuple(FileFacts(file.name, file.stat().st_size, sha256_of(file)) for file in files),
+        nodes=0,
+        values={},
+        weights={},
+    )

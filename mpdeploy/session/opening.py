@@ -8,13 +8,13 @@ from mpdeploy.engine.record import sidecar_of
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
 from mpdeploy.runtime.runner import Runner
+from mpdeploy.source import kinds
 
 if TYPE_CHECKING:
     from mpdeploy.runtime.feeds import Feeds
     from mpdeploy.source.given import Given
 
 _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
-_TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pt2", ".ts", ".safetensors")
 
 
 class Kind(Enum):
@@ -49,13 +49,14 @@ RUNTIMES_OF = {
 
 
 def kind_of(path: Path) -> Kind:
-    """Return what the file or folder is, by its name or the sidecar beside it; ``UsageError`` if it cannot be read."""
-    if path.is_dir():
-        return Kind.TORCH
-    readable_file(path, "model")
-    if path.suffix in _ENGINE_SUFFIXES or sidecar_of(path).is_file():
+    """Return what the file or folder is, by what it holds or the sidecar beside it.
+
+    Raises ``UsageError`` if it cannot be read or can be no model.
+    """
+    if not path.is_dir() and (path.suffix in _ENGINE_SUFFIXES or sidecar_of(path).is_file()):
+        readable_file(path, "model")
         return Kind.ENGINE
-    return Kind.TORCH if path.suffix.lower() in _TORCH_SUFFIXES else Kind.ONNX
+    return Kind.ONNX if kinds.kind_of(path) is kinds.Kind.ONNX else Kind.TORCH
 
 
 def open_runner(

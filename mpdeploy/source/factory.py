@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from mpdeploy.errors import UsageError
-from mpdeploy.runtime.plugins import is_plugin, load_plugin
+from mpdeploy.runtime.plugins import importing_from, is_plugin, load_plugin
 
 
 def build_module(source: str) -> nn.Module:
@@ -19,8 +19,10 @@ def build_module(source: str) -> nn.Module:
     made = load_plugin(source, "model") if is_plugin(source) else _from_package(source)
     if isinstance(made, nn.Module):
         return made
+    folder = Path(source.rpartition(":")[0]).parent if is_plugin(source) else Path()
     try:
-        module = made()
+        with importing_from(folder):
+            module = made()
     except Exception as error:
         raise UsageError(
             f"the model function failed: {type(error).__name__}: {error}",
@@ -36,15 +38,14 @@ def _from_package(source: str) -> Callable[..., Any]:
     package, colon, name = source.rpartition(":")
     if not colon or not all(part.isidentifier() for part in (*package.split("."), name)):
         raise UsageError(f"{source!r} names no function", remedy="write FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION")
-    if Path(f"{package.replace('.', '/')}.py").is_file():
-        hint = f"for the file here write {package.replace('.', '/')}.py:{name}"
-    else:
-        hint = "install it, or write FILE.py:FUNCTION"
     try:
-        module = importlib.import_module(package)
+        with importing_from(Path()):
+            module = importlib.import_module(package)
     except Exception as error:
         raise UsageError(
-            f"the module {package} cannot be imported: {type(error).__name__}: {error}", where=source, remedy=hint
+            f"the module {package} cannot be imported: {type(error).__name__}: {error}",
+            where=source,
+            remedy="start in the folder that it lies in, install it, or write FILE.py:FUNCTION",
         ) from error
     made = getattr(module, name, None)
     if not callable(made):

@@ -11,6 +11,7 @@ import torch
 from mpdeploy.errors import UsageError
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.runner import Array
+from mpdeploy.train.data import LABELS
 from mpdeploy.train.specs import TensorSpec
 
 _SCANNED = 16  # feeds looked at for axes whose size changes
@@ -104,8 +105,10 @@ def _parameters(module: Any) -> list[inspect.Parameter]:
 
 
 def _names_in(module: Any, data: Feeds, where: str) -> list[str]:
-    held = next(iter(data))
     parameters = _parameters(module)
+    first = next(iter(data))
+    takes_labels = any(p.name == LABELS for p in parameters)
+    held = {name: array for name, array in first.items() if takes_labels or name != LABELS}
     named = [p.name for p in parameters if p.name in held]
     lacking = [p.name for p in parameters if p.default is p.empty and p.name not in held]
     if named and not lacking:

@@ -41,13 +41,7 @@ def kind_of(path: Path) -> Kind:
     ``UsageError`` if there is nothing, or nothing that can be a model.
     """
     if path.is_dir():
-        if (path / "config.json").is_file():
-            return Kind.HUGGING_FACE
-        if (path / ".metadata").is_file() and not (path / "process-0.pt").is_file():
-            return Kind.SHARDED
-        if (path / "model.pt").is_file():
-            raise UsageError("a folder, not a model", where=str(path), remedy=f"give {path / 'model.pt'}")
-        return Kind.STATE  # what reads it says so if it is none
+        return _kind_of_folder(path)
     readable_file(path, "model")
     if is_archive(path):
         return _kind_of_archive(path)
@@ -55,7 +49,10 @@ def kind_of(path: Path) -> Kind:
         first = stream.read(9)
     if first[8:9] == b"{" and path.suffix != ".onnx":
         return Kind.SAFETENSORS
+    # A pickle says its protocol first, an ONNX file its version.
     kind = Kind.TORCH if first[:1] == b"\x80" else _SUFFIXES.get(path.suffix.lower())
+    if kind is None and first[:1] == b"\x08":
+        kind = Kind.ONNX
     if kind in (None, Kind.PROGRAM, Kind.TORCHSCRIPT):
         raise UsageError(
             "not a model in any form that is known" if kind is None else f"not {kind.value}, or a truncated one",
@@ -63,6 +60,24 @@ def kind_of(path: Path) -> Kind:
             remedy="give a checkpoint, state dict, TorchScript archive, .pt2, ONNX file, or Hugging Face folder",
         )
     return kind
+
+
+def _kind_of_folder(path: Path) -> Kind:
+    names = sorted(entry.name for entry in path.iterdir())
+    if "config.json" in names:
+        return Kind.HUGGING_FACE
+    # A training of ours keeps its states under the numbers of steps; a sharded one has a part of each process.
+    if "process-0.pt" in names or any(name.partition(".")[0].isdigit() for name in names):
+        return Kind.STATE
+    if ".metadata" in names:
+        return Kind.SHARDED
+    inside = [name for name in names if Path(name).suffix.lower() in _SUFFIXES]
+    best = next((name for name in inside if Path(name).stem == "model"), inside[0] if inside else None)
+    raise UsageError(
+        "a folder, not a model" if best else "the folder holds no model",
+        where=str(path),
+        remedy=f"give {path / best}" if best else "give a file, a Hugging Face folder, or one of sharded weights",
+    )
 
 
 def _kind_of_archive(path: Path) -> Kind:

@@ -71,11 +71,12 @@ def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedMo
 def _from_weights(content: object, given: Given, data: Feeds | None, where: str) -> LoadedModule:
     picked = pick_weights(content, given.weights, where)
     if given.factory is None:
-        names = ", ".join(list(picked.weights)[:3])
+        names, folder = ", ".join(list(picked.weights)[:3]), Path(where).parent
         raise UsageError(
             f"the file holds weights ({len(picked.weights)}: {names}…) but not the model they belong to",
             where=where,
-            remedy="name the function that builds it with --model FILE.py:FUNCTION",
+            remedy="name the function that builds it with --model FILE.py:FUNCTION"
+            + (f", or give the folder {folder}" if (folder / "config.json").is_file() else ""),
         )
     model = build_module(given.factory).float().cpu()
     notes = fit_weights(model, picked.weights, where, f"does {given.factory} build the model that was saved?")

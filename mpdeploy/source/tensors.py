@@ -1,6 +1,5 @@
 """Tensors and plain data out of a torch file or a safetensors file; nothing in either is executed."""
 
-import contextlib
 import json
 import mmap
 import warnings
@@ -12,6 +11,7 @@ import torch
 
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.files import readable_file
+from mpdeploy.runtime.plugins import importing_from
 from mpdeploy.source.archive import check_archive, is_archive
 from mpdeploy.source.pickles import NOTED, wanted_globals
 
@@ -42,7 +42,8 @@ def read_torch(path: Path, *, trust: bool = False) -> object:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of foreign kinds of file; they are refused below
-            with contextlib.nullcontext() if trust else torch.serialization.safe_globals(_stand_ins()):
+            # A trusted pickle's classes come from where the user stands, as they would in Python.
+            with importing_from(Path.cwd()) if trust else torch.serialization.safe_globals(_stand_ins()):
                 content: object = torch.load(
                     path,
                     map_location="cpu",
@@ -53,7 +54,7 @@ def read_torch(path: Path, *, trust: bool = False) -> object:
         raise UsageError(
             f"the file needs Python code that is not here: {error}",
             where=str(path),
-            remedy="install it, or save the model's state_dict() alone",
+            remedy="start in the folder of that code, or install it; or save the model's state_dict() alone",
         ) from error
     except Exception as error:
         # A damaged file may fail anywhere in torch's reader, in any way.
@@ -62,7 +63,9 @@ def read_torch(path: Path, *, trust: bool = False) -> object:
         raise UsageError(
             f"the file cannot be loaded: {type(error).__name__}: {error}",
             where=str(path),
-            remedy="install what it was saved with, or save its state_dict() alone",
+            remedy="save its state_dict() alone: its classes were those of a script or notebook"
+            if "__main__" in str(error)
+            else "install what it was saved with, or save its state_dict() alone",
         ) from error
     if not trust:
         require_backed(_tensors(content), path)
