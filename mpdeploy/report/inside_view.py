@@ -98,5 +98,5 @@ def _remarks(blame: Blame) -> list[str]:
         remarks.append(f"{words.count(blame.unpaired, 'value')} of the reference have no partner in the candidate.")
     if blame.hidden:
         unseen = f"{words.count(blame.hidden, 'value')} inside branches and loops"
-        remarks.append(f"{unseen}: not measured, since the data do not reach them or they change their shape.")
+        remarks.append(f"{unseen}: not measured, for want of data that lead there or of a shape that stays.")
     return remarks

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import mpdeploy
+from mpdeploy.conversion.api import plan_path_of
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Feeds, open_feeds
@@ -88,7 +89,7 @@ def verify(
         outputs=found.outputs,
         budget=allowed,
         verdict=verdict,
-        notes=(*found.notes, *_remarks(ours, found)),
+        notes=(*found.notes, *_remarks(ours, theirs, found)),
         created=created,
         seconds=round(time.monotonic() - started, 3),
         tool=f"mpdeploy {mpdeploy.__version__}",
@@ -115,8 +116,10 @@ def _noise(ours: Subject, feeds: Feeds, witnesses: Mapping[str, Runner]) -> tupl
     return measure_noise(ours.runner, itertools.chain(again, ours.other_ways(), witnesses.items()), feeds)
 
 
-def _remarks(ours: Subject, found: Comparison) -> list[str]:
+def _remarks(ours: Subject, theirs: Subject, found: Comparison) -> list[str]:
     remarks = []
+    if theirs.plan is None and plan_path_of(theirs.path).is_file():
+        remarks.append(f"{plan_path_of(theirs.path).name} is no plan that this version reads: its reasons are missing")
     if ours.coarsest is not Format.FP32:
         remarks.append(f"the reference itself holds {ours.coarsest.value} tensors: it is no FP32 baseline")
     constant = [output.name for output in found.outputs if output.constant]

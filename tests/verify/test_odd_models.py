@@ -162,6 +162,16 @@ def test_a_constant_reference_is_named_as_proving_little(write, value):
     assert not any("one number" in note for note in verify(other, other, feeds_of([{"x": X}]), depth=QUICK).notes)
 
 
+@pytest.mark.parametrize("content", ["{", '{"schema": "mpdeploy.plan/9"}', "{}"])
+def test_a_plan_that_cannot_be_read_is_named(write, relu, content):
+    low = [node("Cast", ["x"], ["h"], to=10), node("Relu", ["h"], ["r"]), node("Cast", ["r"], ["y"], to=1)]
+    candidate = write("low", low, *IO)
+    candidate.with_name("low.plan.json").write_text(content)
+    report = verify(relu, candidate, feeds_of([{"x": X}]), depth=LAYERS)
+    assert report.verdict.passed
+    assert any(note.startswith("low.plan.json is no plan") for note in report.notes)
+
+
 STREAM = """
 import resource, sys
 import numpy as np
