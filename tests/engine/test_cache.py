@@ -53,6 +53,24 @@ def test_a_second_build_is_served_from_the_cache(layer, tmp_path):
     assert not build_engine(layer(), second, cache=cache, options=BuildOptions(capabilities=(86,))).reused
 
 
+MASKED = """<ir_version: 10, opset_import: ["" : 17]>
+g (float[N,L,8] q, bool[N,L] m) => (float[N,L,8] y) <float far = {-1e9}, int64[1] one = {1}> {
+    t = Transpose<perm=[0,2,1]>(q)  s = MatMul(q, t)  mask = Unsqueeze(m, one)  masked = Where(mask, far, s)
+    p = Softmax<axis=-1>(masked)  y = MatMul(p, q)
+}"""
+
+
+def test_a_graph_that_the_builder_may_not_repeat_comes_out_of_the_cache_byte_for_byte(text_model, tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    options = BuildOptions(profiles=parse_shapes(["q:1x1x8:2x4x8:4x16x8", "m:1x1:2x4:4x16"]), capabilities=(86,))
+    found = set()
+    for number in range(4):
+        engine = tmp_path / f"{number}.engine"
+        build_engine(text_model(MASKED), engine, options=options, cache=tmp_path / "cache")
+        found.add(engine.read_bytes())
+    assert len(found) == 1
+
+
 def test_a_hit_spares_no_proof(layer, tmp_path):
     pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
     build_engine(layer(), tmp_path / "model.engine", cache=tmp_path / "cache")

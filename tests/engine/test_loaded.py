@@ -142,6 +142,13 @@ def test_a_refusal_has_tensorrts_reason(built):
         load_engine(toolkit(engine), record, path, A10)
 
 
+def test_t16_an_engine_with_other_ports_than_its_sidecar_is_not_run(built):
+    path, record = built
+    other = dataclasses.replace(record, inputs=(dataclasses.replace(record.inputs[0], type="fp16"),))
+    with pytest.raises(UsageError, match="input 'x' of the engine is fp32, its sidecar says fp16"):
+        load_engine(toolkit(Engine(trt, record, lambda x: x)), other, path, A10)
+
+
 def test_where_tensorrt_logs_nothing_its_diagnosis_speaks(built):
     path, record = built
     kit = toolkit(None)

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -81,23 +82,32 @@ def test_after_a_kill_no_engine_stands_beside_another_ones_sidecar(layer, tmp_pa
     read_engine(engine)
 
 
-def _build_often(model, engine, start):
-    start.wait()
-    for _ in range(3):
-        build_engine(model, engine)
+def _slowly(model, engine, between):
+    """Build, and rest between both names."""
+    real = Path.replace
+
+    def replace(self, target):
+        result = real(self, target)
+        if Path(target).name == "model.engine.json":
+            between.set()
+            time.sleep(1)
+        return result
+
+    Path.replace = replace
+    build_engine(model, engine)
 
 
-def test_two_builds_of_two_models_to_one_name_leave_a_pair(layer, tmp_path):
-    models = [layer(kind, name=f"{kind.value}.onnx") for kind in (Format.FP16, Format.FP32)]
+def test_a_build_of_another_model_to_the_same_name_waits_until_the_pair_is_whole(layer, tmp_path):
+    slow, quick = (layer(kind, name=f"{kind.value}.onnx") for kind in (Format.FP16, Format.FP32))
     engine = tmp_path / "model.engine"
     fork = multiprocessing.get_context("fork")
-    start = fork.Barrier(2)
-    processes = [fork.Process(target=_build_often, args=(model, engine, start)) for model in models]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        assert process.exitcode == 0
-    read_engine(engine)
+    between = fork.Event()
+    process = fork.Process(target=_slowly, args=(slow, engine, between))
+    process.start()
+    assert between.wait(60)
+    build_engine(quick, engine)
+    process.join(60)
+    assert process.exitcode == 0
+    assert read_engine(engine).source.files[0].name == "fp32.onnx"
     known = {"fp16.onnx", "fp32.onnx", engine.name, sidecar_of(engine).name}
     assert {path.name for path in tmp_path.iterdir()} == known
