@@ -48,10 +48,20 @@ def subject_in(
 
         record = read_engine(path)
         facts = replace(record.source, path=str(path), files=(record.engine,))
-        return Subject(path, None, facts, lambda: open_runner(path, Runtime(runtime)), None)
+        origin = _still_there(record.source, path.parent)
+        return Subject(path, None, facts, lambda: open_runner(path, Runtime(runtime)), None, origin=origin)
     if runtime in PROVIDERS:
         return opened(path, lambda: OrtRunner(io.load(path), str(path), PROVIDERS[runtime]))
     return opened(path, None if runtime == Runtime.AUTO.value else lambda: open_runner(path, Runtime(runtime)))
+
+
+def _still_there(source: ModelFacts, folder: Path) -> Path | None:
+    """The model that an engine was built from, where it was or beside the engine, if it is still the same."""
+    was = Path(source.path)
+    for path in (was, folder / was.name):
+        if path.is_file() and source.files and sha256_of(path) == source.files[0].sha256:
+            return path
+    return None
 
 
 def _facts(path: Path) -> ModelFacts:

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import mpdeploy
 from mpdeploy.conversion.api import plan_path_of
-from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Feeds, open_feeds
 from mpdeploy.runtime.runner import Runner
 from mpdeploy.verification.baseline import load_baseline, worse_than
-from mpdeploy.verification.blame import Blame
 from mpdeploy.verification.budget import Budget, parse_budget
 from mpdeploy.verification.compare import Comparison, compare
 from mpdeploy.verification.defaults import default_budget
@@ -65,8 +63,7 @@ def verify(
     feeds = open_feeds(data) if isinstance(data, str) else data
     scorers = scoring.scorers()
     ours, theirs = (s if isinstance(s, Subject) else opened(Path(s)) for s in (reference, candidate))
-    if depth.layers and (ours.model is None or theirs.model is None):
-        raise UsageError("the drift of layers needs two ONNX models", remedy="name the model that the engine is from")
+    inside = (ours.visible(), theirs.visible()) if depth.layers else None
     before = load_baseline(Path(baseline), theirs.coarsest) if baseline is not None else None
     wanted = _wanted(budget, theirs.coarsest)
     noise = _noise(ours, feeds, witnesses or {}) if depth.noise else ()
@@ -76,10 +73,14 @@ def verify(
     worse = tuple(worse_than(before, found, sha256, noise)) if before is not None else ()
     runs = ours.runner.describe(), theirs.runner.describe()
     verdict = judge(found, allowed, runs[1], noise, worse, force=force)
-    blame = _blame(ours, theirs, feeds) if depth.layers else None
-    if blame is not None and not verdict.passed:
-        worst = [sample.feed for output in found.outputs for sample in output.worst_samples]
-        blame = repair_of(blame, ours, theirs, feeds, allowed, scoring, worst)
+    blame = None
+    if inside is not None:
+        for subject in (ours, theirs):
+            subject.release()  # the layers have runners of their own
+        blame = blame_on(*inside, feeds)
+        if not verdict.passed and inside == (ours, theirs):  # an engine is not repaired by a run that is not its own
+            worst = [sample.feed for output in found.outputs for sample in output.worst_samples]
+            blame = repair_of(blame, ours, theirs, feeds, allowed, scoring, worst)
     return DriftReport(
         reference=ours.facts,
         candidate=theirs.facts,
@@ -89,7 +90,7 @@ def verify(
         outputs=found.outputs,
         budget=allowed,
         verdict=verdict,
-        notes=(*found.notes, *_remarks(ours, theirs, found)),
+        notes=(*found.notes, *_remarks(ours, theirs, found), *(_looked_into(theirs, inside[1]) if inside else ())),
         created=created,
         seconds=round(time.monotonic() - started, 3),
         tool=f"mpdeploy {mpdeploy.__version__}",
@@ -97,12 +98,6 @@ def verify(
         blame=blame,
         scores=found.scores,
     )
-
-
-def _blame(ours: Subject, theirs: Subject, feeds: Feeds) -> Blame:
-    for subject in (ours, theirs):
-        subject.release()  # the layers have runners of their own
-    return blame_on(ours, theirs, feeds)
 
 
 def _wanted(budget: str | Budget | Settings | None, candidate: Format) -> Budget | None:
@@ -116,9 +111,15 @@ def _noise(ours: Subject, feeds: Feeds, witnesses: Mapping[str, Runner]) -> tupl
     return measure_noise(ours.runner, itertools.chain(again, ours.other_ways(), witnesses.items()), feeds)
 
 
+def _looked_into(candidate: Subject, seen: Subject) -> list[str]:
+    if seen is candidate:
+        return []
+    return [f"the values inside are those of {seen.path}, which {candidate.path.name} was built from, under emulation"]
+
+
 def _remarks(ours: Subject, theirs: Subject, found: Comparison) -> list[str]:
     remarks = []
-    if theirs.plan is None and plan_path_of(theirs.path).is_file():
+    if theirs.model is not None and theirs.plan is None and plan_path_of(theirs.path).is_file():
         remarks.append(f"{plan_path_of(theirs.path).name} is no plan that this version reads: its reasons are missing")
     if ours.coarsest is not Format.FP32:
         remarks.append(f"the reference itself holds {ours.coarsest.value} tensors: it is no FP32 baseline")

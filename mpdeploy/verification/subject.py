@@ -8,7 +8,7 @@ from typing import Any
 
 from mpdeploy import records
 from mpdeploy.conversion.api import plan_path_of
-from mpdeploy.errors import MpdeployError
+from mpdeploy.errors import MpdeployError, UsageError
 from mpdeploy.graph import io
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.record import PrecisionPlan
@@ -23,7 +23,8 @@ class Subject:
     """A model under comparison.
 
     ``model`` is the graph, None for an engine; ``make`` makes what runs it, when that is first asked for; ``plan``
-    is None for a model that mpdeploy did not convert; ``arithmetic`` is what the emulator was asked for.
+    is None for a model that mpdeploy did not convert; ``arithmetic`` is what the emulator was asked for; ``origin`` is
+    the ONNX file that an engine was built from.
     """
 
     path: Path
@@ -32,6 +33,7 @@ class Subject:
     make: Callable[[], Runner]
     plan: PrecisionPlan | None
     arithmetic: Arithmetic = PLAIN
+    origin: Path | None = None
 
     @functools.cached_property
     def runner(self) -> Runner:
@@ -46,6 +48,22 @@ class Subject:
     def coarsest(self) -> Format:
         """The model's coarsest format."""
         return self.facts.coarsest
+
+    def visible(self) -> "Subject":
+        """Return what can be looked into: the model itself, or, for an engine, the one it was built from.
+
+        An engine whose values are no outputs computes as it does in use, but does not show them.  Raises
+        ``UsageError`` if there is no model to look into.
+        """
+        if self.model is not None:
+            return self
+        if self.origin is None or not self.origin.is_file():
+            raise UsageError(
+                "the drift of layers needs two ONNX models",
+                where=str(self.path),
+                remedy=f"put {self.origin}, which it was built from, back in its place" if self.origin else "export it",
+            )
+        return opened(self.origin)
 
     def other_ways(self) -> Iterator[tuple[str, Runner]]:
         """Yield other runs of the model (see ``runtime.choose.other_ways``)."""

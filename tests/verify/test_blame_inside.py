@@ -254,3 +254,22 @@ def test_shortening_asks_a_bounded_number_of_times_and_keeps_what_is_needed():
     assert runs == len(asked) <= 12
     assert shortened(names, lambda nodes: False) == (names, 1)
     assert len(shortened(names, lambda nodes: True)[0]) == 1
+
+
+def test_an_engine_is_looked_into_by_the_model_it_was_built_from(write, all_low, tmp_path):
+    """No engine runs here: one is a subject without a graph, whose runner returns outputs and nothing else."""
+    from mpdeploy.errors import UsageError
+    from mpdeploy.verification.subject import Subject, opened
+
+    source = loop(write, DOUBLED)
+    low = opened(all_low(source))
+    engine = Subject(tmp_path / "m.engine", None, low.facts, low.make, None, origin=low.path)
+    report = verify(source, engine, feeds_of([{"x": X}]), depth=LAYERS)
+    assert [c.node for c in report.blame.culprits] == ["square"]
+    assert report.blame.repair is None
+    assert any("which m.engine was built from, under emulation" in note for note in report.notes)
+    for origin in (None, tmp_path / "gone.onnx"):
+        alone = Subject(tmp_path / "m.engine", None, low.facts, low.make, None, origin=origin)
+        assert not verify(source, alone, feeds_of([{"x": X}]), depth=Depth(noise=False)).verdict.passed
+        with pytest.raises(UsageError, match="needs two ONNX models"):
+            verify(source, alone, feeds_of([{"x": X}]), depth=LAYERS)
