@@ -273,3 +273,20 @@ def test_an_engine_is_looked_into_by_the_model_it_was_built_from(write, all_low,
         assert not verify(source, alone, feeds_of([{"x": X}]), depth=Depth(noise=False)).verdict.passed
         with pytest.raises(UsageError, match="needs two ONNX models"):
             verify(source, alone, feeds_of([{"x": X}]), depth=LAYERS)
+
+
+def test_the_model_of_an_engine_counts_only_while_it_is_the_same(write, tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    from mpdeploy.engine.api import build
+    from mpdeploy.session.compared import subject_in
+
+    model = write("net", [node("Relu", ["x"], ["y"])], {"x": [2, 4]}, {"y": [2, 4]})
+    engine = tmp_path / "out" / "net.engine"
+    engine.parent.mkdir()
+    build(model, engine)
+    assert subject_in(engine).origin == model
+    moved = engine.parent / model.name
+    model.rename(moved)
+    assert subject_in(engine).origin == moved
+    moved.write_bytes(moved.read_bytes() + b"\x00")
+    assert subject_in(engine).origin is None
