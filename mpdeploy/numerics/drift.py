@@ -16,6 +16,8 @@ from mpdeploy.numerics.scatter import Scatter
 from mpdeploy.numerics.significance import Accuracy
 from mpdeploy.numerics.ulps import worst_ulp
 
+_COLLAPSED = 0.9  # a share of equal integers that a rare event may cost
+
 
 @dataclass(frozen=True)
 class OutputDrift:
@@ -28,11 +30,11 @@ class OutputDrift:
     ``mpdeploy.numerics.samples``), ``quantiles`` are of the same errors; the first and last bin take what lies
     beyond.  ``max_abs_sample`` names the feed with the largest error of an element, ``worst_ulp`` is that of an
     element in units of the candidate's coarsest format.  ``constant``: the reference holds one number only;
-    ``collapsed``: constant where the reference is not;
-    ``frozen``: the same for every sample where the reference is not.  ``top1``, ``top5``, ``divergence`` (nats) and
-    ``accuracy`` read the output as class scores (see ``mpdeploy.numerics.ranking``), ``retrieval`` as embeddings:
-    the share with the same nearest neighbour.  ``scatter`` holds a few pairs (reference, candidate).  Shares
-    run from 0 to 1.
+    ``collapsed``: the candidate is constant where the reference is not (in an exact output, with more than a tenth
+    wrong); ``frozen``: the same for every sample where the reference is not.  ``top1``, ``top5``, ``divergence``
+    (nats) and ``accuracy`` read the output as class scores (see ``mpdeploy.numerics.ranking``), ``retrieval`` as
+    embeddings: the share with the same nearest neighbour.  ``scatter`` holds a few pairs (reference, candidate).
+    Shares run from 0 to 1.
     """
 
     name: str
@@ -100,6 +102,7 @@ class DriftMeter:
         self._max_abs_sample = ""
         self._samples, self._classes, self._retrieval = SampleMeter(), ClassMeter(), RetrievalMeter()
         self._scatter = Scatter()
+        self._reference_values, self._candidate_values = _Variety(), _Variety()
         self._first: tuple[Array, Array] | None = None
         self._reference_change = self._candidate_change = 0.0
         self._shape_fault = ""
@@ -133,6 +136,8 @@ class DriftMeter:
         self._equal += _equal(reference, candidate)
         if not _is_float(reference):
             self._exact = True
+            self._reference_values.add(reference)
+            self._candidate_values.add(candidate)
             if labels is not None and by_row and reference.dtype.kind in "iu":
                 self._classes.add_ids(reference, candidate, labels)
         elif reference.size:
@@ -158,12 +163,14 @@ class DriftMeter:
 
     def result(self) -> OutputDrift:
         """Return what was measured so far."""
+        match = self._equal / self._elements if self._elements else 1.0
         counted = OutputDrift(
             name=self._name,
             exact=self._exact,
             samples=self._count,
             elements=self._elements,
-            match=self._equal / self._elements if self._elements else 1.0,
+            match=match,
+            collapsed=self._reference_values.varies and not self._candidate_values.varies and match < _COLLAPSED,
             accuracy=self._classes.accuracy,
             shape_fault=self._shape_fault,
         )
@@ -213,6 +220,19 @@ class DriftMeter:
         with np.errstate(invalid="ignore"):
             self._reference_change = max(self._reference_change, _largest(r - first_r))
             self._candidate_change = max(self._candidate_change, _largest(c - first_c))
+
+
+class _Variety:
+    """Whether there are two different values among the elements of arrays."""
+
+    def __init__(self) -> None:
+        self.varies = False
+        self._first: object = None
+
+    def add(self, array: Array) -> None:
+        if array.size and not self.varies:
+            self._first = array.reshape(-1)[0] if self._first is None else self._first
+            self.varies = bool((array != self._first).any())
 
 
 def _equal(reference: Array, candidate: Array) -> int:

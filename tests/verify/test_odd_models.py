@@ -71,6 +71,22 @@ def test_strings_booleans_and_integers_are_compared_exactly(write):
     assert not other.verdict.passed
 
 
+def test_integers_that_are_all_alike_never_pass(write):
+    """A budget that says nothing of integers does not excuse that they are gone."""
+
+    def build(name, factor):
+        nodes = [node("Mul", ["x", "k"], ["m"]), node("Cast", ["m"], ["i"], to=TensorProto.INT64)]
+        weights = [numpy_helper.from_array(np.float32(factor), "k")]
+        return write(name, nodes, {"x": ["N", 4]}, {"i": ["N", 4]}, weights, kinds={"i": TensorProto.INT64})
+
+    feeds = feeds_of([{"x": X[:3] * 10}, {"x": X[3:] * 10}])
+    gone = verify(build("a", 1), build("b", 0), feeds, "match>=0", depth=QUICK)
+    assert codes(gone) == ["V104"]
+    assert verify(build("a", 1), build("c", 0.5), feeds, "match>=0", depth=QUICK).verdict.passed
+    rare = {"x": np.eye(10, 4, dtype=np.float32)[:, [0, 3, 3, 3]] * np.float32([1, 0, 0, 0])}
+    assert verify(build("a", 1), build("d", 0), feeds_of([rare]), "match>=0", depth=QUICK).verdict.passed
+
+
 def test_a_batch_axis_that_is_not_the_first(write):
     """Sequences of (steps, batch, features): whole feeds are the samples."""
     io = {"x": ["T", "N", 4]}, {"y": ["N", "T", 4]}
