@@ -63,6 +63,7 @@ def main(args: list[str] | None = None) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that lacks a sign gets its number, not a crash
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        _require_text(words)
         code = cli.main(args=words, prog_name="mpdeploy", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
@@ -90,6 +91,17 @@ def main(args: list[str] | None = None) -> NoReturn:
         traceback.print_exception(fault)
     print_error(fault, as_json=as_json)
     sys.exit(fault.exit_code)
+
+
+def _require_text(words: list[str]) -> None:
+    """Refuse names whose bytes are no UTF-8: they can be written into no report, no plan and no manifest."""
+    for word in words:
+        try:
+            word.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                "a name is not written in UTF-8", where=word, remedy="rename the file, or name it through a link"
+            ) from error
 
 
 def _interrupted() -> NoReturn:

@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from mpdeploy.errors import UsageError
+from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.files import atomic_path, publish, readable_file, scratch_path
 from mpdeploy.graph import canonical, check, types, wire
 from mpdeploy.graph.scope import all_graphs, all_nodes
@@ -259,14 +259,22 @@ def _model_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def _embed_small(proto: onnx.ModelProto, path: Path) -> None:
-    """Read small external tensors: they may decide shapes, which ONNX infers from data in the model alone."""
+    """Read small external tensors: they may decide shapes, which ONNX infers from data in the model alone.
+
+    Large ones are held against their files here, before a shape that they claim is worked with.
+    """
     for tensor in _external_tensors(proto):
         info, dtype = _external_info(tensor), ir.DataType(tensor.data_type)
-        if math.prod(tensor.dims) * dtype.bitwidth >= 8 * IN_MEMORY_BYTES:
-            continue
         length = int(info["length"]) if "length" in info else None
         place = info.get("location", ""), int(info.get("offset", 0)), length
-        tensor.raw_data = _file_tensor(path, *place, tensor.name, dtype, ir.Shape(tensor.dims)).tobytes()
+        if place[1] < 0:
+            raise ModelError(
+                f"the offset of tensor '{tensor.name}' must be non-negative, got {place[1]}", where=str(path)
+            )
+        held = _file_tensor(path, *place, tensor.name, dtype, ir.Shape(tensor.dims))
+        if math.prod(tensor.dims) * dtype.bitwidth >= 8 * IN_MEMORY_BYTES:
+            continue
+        tensor.raw_data = held.tobytes()
         tensor.ClearField("external_data")
         tensor.ClearField("data_location")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_path
 from mpdeploy.graph import io
 from mpdeploy.numerics.handover import MeasuredRanges
@@ -110,7 +111,15 @@ def trained_ranges(reference: Path) -> Path | None:
 def random_feeds(reference: Path) -> Feeds:
     """Return seeded random feeds that fit an ONNX model's inputs: normal numbers, and integers below 2."""
     specs = input_specs(io.load(reference))
-    return feeds_of([{s.name: _random(s, seed) for s in specs} for seed in range(_SAMPLES)], "random inputs")
+    try:
+        feeds = [{s.name: _random(s, seed) for s in specs} for seed in range(_SAMPLES)]
+    except (MemoryError, ValueError) as error:
+        raise UsageError(
+            f"there is no memory for random inputs of {', '.join(map(str, specs))}",
+            where=str(reference),
+            remedy="give samples with --data",
+        ) from error
+    return feeds_of(feeds, "random inputs")
 
 
 def _random(spec: TensorSpec, seed: int) -> Array:
