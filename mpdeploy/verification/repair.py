@@ -18,6 +18,7 @@ from mpdeploy.verification.layers import Layer
 from mpdeploy.verification.shorten import as_candidate, shortened, with_kept
 
 ROUNDS = 6
+_FEEDS, _BYTES = 32, 32 << 20
 _GROWTH = 4  # so many times as many culprits are asked for in each round
 
 
@@ -78,10 +79,11 @@ class Trial:
 def recipe_of(source: Path, precision: str, plan: PrecisionPlan | None, feeds: Feeds, operators: set[str]) -> Recipe:
     """Return how a candidate came about by its plan; without one, a conversion with the defaults.
 
+    That measures ranges on the feeds, if they are a few files: without any data most operators would stay FP32.
     ``operators`` are the operator types of the source: a plan lists nodes and types that were kept side by side.
     """
     if plan is None:
-        return Recipe(source, precision)
+        return Recipe(source, precision, data=feeds if _small(feeds) else None)
     data = None
     if plan.data is not None:
         data = feeds if feeds.name == plan.data.name else None
@@ -97,6 +99,13 @@ def recipe_of(source: Path, precision: str, plan: PrecisionPlan | None, feeds: F
         keep=tuple(k for k in plan.keep if k not in operators),
         operators=tuple(k for k in plan.keep if k in operators),
     )
+
+
+def _small(feeds: Feeds) -> bool:
+    """Whether feeds are files that a conversion may well run on, several times over."""
+    path = Path(feeds.name)
+    files = list(path.glob("*.npz")) if path.is_dir() else [path]
+    return all(f.is_file() for f in files) and len(files) <= _FEEDS and sum(f.stat().st_size for f in files) <= _BYTES
 
 
 def find_repair(

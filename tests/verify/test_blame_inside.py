@@ -290,3 +290,27 @@ def test_the_model_of_an_engine_counts_only_while_it_is_the_same(write, tmp_path
     assert subject_in(engine).origin == moved
     moved.write_bytes(moved.read_bytes() + b"\x00")
     assert subject_in(engine).origin is None
+
+
+def test_without_a_plan_the_repair_is_converted_with_the_data_if_they_are_few_files(write, all_low, tmp_path):
+    nodes = [
+        node("Mul", ["x", "k"], ["r"], name="scale"),
+        *square_root("s"),
+        node("MatMul", ["s", "w"], ["y"], name="mm"),
+    ]
+    w = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+    weights = [numpy_helper.from_array(np.float32(100), "k"), numpy_helper.from_array(w, "w")]
+    source = write("net", nodes, {"x": ["N", 8]}, {"y": ["N", 64]}, weights)
+    low = all_low(source)
+    plan_path_of(low).unlink()
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for i in range(3):
+        np.savez(folder / f"{i}.npz", x=X[None] / (i + 1))
+    repair = verify(source, low, str(folder), depth=LAYERS).blame.repair
+    assert repair.passed
+    assert f"--data {folder}" in repair.command
+    assert repair.low >= 1, "what is no fault stays low"
+    for i in range(3, 40):
+        np.savez(folder / f"{i}.npz", x=X[None])
+    assert "--data" not in verify(source, low, str(folder), depth=LAYERS).blame.repair.command
