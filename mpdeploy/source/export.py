@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from mpdeploy.errors import ModelError
-from mpdeploy.files import atomic_path, scratch_path
+from mpdeploy.files import atomic_path, publish, scratch_path
 from mpdeploy.graph import io
 from mpdeploy.source.adapter import Adapted
 from mpdeploy.source.check import ExportCheck as ExportCheck
@@ -42,19 +43,28 @@ def export_fp32_onnx(loaded: LoadedModule, path: Path, opset: int | None = None)
         with atomic_path(path) as scratch, silence():
             program.save(str(scratch), external_data=False)
         return path
-    # What torch writes beside its model has a name of its own; ours is tied to the content and written whole.
+    with _folder_for(path) as scratch, silence():
+        program.save(str(scratch), external_data=True)
+    return path
+
+
+@contextlib.contextmanager
+def _folder_for(path: Path) -> Iterator[Path]:
+    """Yield where torch may write a model and files beside it; then put both in the place of ``path``.
+
+    What torch writes beside its model has a name of its own; ours is tied to the content and written whole.
+    """
     with scratch_path(path) as scratch:
         folder = scratch.with_suffix(".torch")
         folder.mkdir()
         try:
-            with silence():
-                program.save(str(folder / "model.onnx"), external_data=True)
-            io.save(io.load(folder / "model.onnx"), path)
+            yield folder / "model.onnx"
+            if len(list(folder.iterdir())) > 1:
+                io.save(io.load(folder / "model.onnx"), path)
+            else:
+                publish(folder / "model.onnx", path)
         finally:
-            for file in folder.iterdir():
-                file.unlink()
-            folder.rmdir()
-    return path
+            shutil.rmtree(folder)
 
 
 def _export(loaded: LoadedModule, opset: int) -> Any:
@@ -96,7 +106,7 @@ def _export_script(loaded: LoadedModule, path: Path, opset: int) -> None:
         spec.name: {axis: size for axis, size in enumerate(spec.shape) if isinstance(size, str)}
         for spec in loaded.inputs
     }
-    with atomic_path(path) as scratch:
+    with _folder_for(path) as scratch:
         try:
             with silence(), torch.no_grad(), _outside_autocast():
                 torch.onnx.export(
