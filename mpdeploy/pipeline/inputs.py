@@ -10,6 +10,7 @@ from mpdeploy.graph.io import files_of
 from mpdeploy.pipeline.config import BuildPart, BundlePart, ConvertPart, ModelPart, TrainPart
 from mpdeploy.pipeline.stages import digest_of
 from mpdeploy.runtime.feeds import Feeds
+from mpdeploy.runtime.plugins import code_digest, is_plugin
 from mpdeploy.source.kinds import Kind, kind_of
 
 Inputs = dict[str, str]
@@ -32,10 +33,9 @@ def export_inputs(source: Path, part: ModelPart | TrainPart, data: Feeds | None)
     if part.recipe is not None:
         found["recipe"] = sha256_of(Path(part.recipe))
     if isinstance(part, ModelPart):
-        code = Path((part.factory or "").rpartition(":")[0])
         found |= {
             "factory": str(part.factory),
-            "code": sha256_of(code) if code.suffix == ".py" and code.is_file() else "",
+            "code": code_digest(part.factory) if part.factory is not None else "",
             "inputs": " ".join(part.inputs),
             "weights": str(part.weights),
         }
@@ -93,8 +93,10 @@ def bundle_inputs(report: str, part: BundlePart) -> Inputs:
 
 
 def feeds_digest(data: Feeds | None) -> str:
-    """Return a hash of the data's files; their name where they are made by code."""
-    return "" if data is None else data.sha256() or data.name
+    """Return a hash of the data's files or of the code that makes them; their name where there is neither."""
+    if data is None:
+        return ""
+    return code_digest(data.name) if is_plugin(data.name) else data.sha256() or data.name
 
 
 def _model_digest(source: Path) -> str:

@@ -1,6 +1,7 @@
 """Functions that users hand over as ``module.py:callable``."""
 
 import contextlib
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mpdeploy.errors import UsageError
-from mpdeploy.files import readable_file
+from mpdeploy.files import readable_file, sha256_of
 
 
 def is_plugin(source: str) -> bool:
@@ -45,6 +46,35 @@ def load_plugin(source: str, what: str) -> Callable[..., Any]:
             remedy=f"it has {', '.join(known[:8]) or 'none'}",
         )
     return made  # type: ignore[no-any-return]
+
+
+def code_digest(source: str) -> str:
+    """Return a hash of the code that ``module.py:callable`` or ``package.module:callable`` may run.
+
+    For a file that is itself, the modules beside it, and the packages beside it; for a package all of its modules.
+    Nothing is imported.  What these import from elsewhere is not seen.  Empty if there is no such code.
+    """
+    place, _, _ = source.rpartition(":")
+    digest = hashlib.sha256()
+    for file in sorted(_beside(Path(place).parent) if is_plugin(source) else _of_package(place)):
+        digest.update(f"{file.name} {sha256_of(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def _beside(folder: Path) -> set[Path]:
+    packages = [child for child in folder.iterdir() if (child / "__init__.py").is_file()] if folder.is_dir() else []
+    return {*folder.glob("*.py"), *(file for package in packages for file in package.rglob("*.py"))}
+
+
+def _of_package(name: str) -> set[Path]:
+    top = name.partition(".")[0]
+    with importing_from(Path()):
+        spec = importlib.util.find_spec(top) if top.isidentifier() else None
+    if spec is None:
+        return set()
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    own = {Path(spec.origin)} if spec.origin is not None and not folders else set()
+    return own | {file for folder in folders for file in folder.rglob("*.py")}
 
 
 @contextlib.contextmanager

@@ -1,11 +1,13 @@
 """The stages of a deployment: which are done, which are not done again, what a person finds."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from mpdeploy import records
 from mpdeploy.bundle.check import check_bundle
@@ -109,6 +111,31 @@ def test_a_model_that_is_there_with_data_and_an_engine(home):
     assert anew(run()) == ["build-fp16", "report"]
     np.savez("data.npz", point=np.random.default_rng(1).normal(size=(16, 8)).astype(np.float32))
     assert anew(run())[:2] == ["export", "convert-fp16"]
+
+
+def test_a_change_beside_the_models_code_is_seen(home):
+    Path("blocks.py").write_text("from torch import nn\n\n\ndef last():\n    return nn.Identity()\n")
+    Path("net.py").write_text(
+        "from torch import nn\n\nimport blocks\n\n\n"
+        "def net():\n    return nn.Sequential(nn.Linear(8, 2), blocks.last())\n"
+    )
+    torch.save(torch.nn.Sequential(torch.nn.Linear(8, 2)).state_dict(), "net.pth")
+    Path("deploy.toml").write_text(
+        'output = "two"\n[model]\npath = "net.pth"\nfactory = "net.py:net"\ninputs = ["x:batch,8"]\n'
+        '[verify]\ndata = "samples.py:samples"\n'
+    )
+    Path("samples.py").write_text(
+        "import numpy as np\n\n\ndef samples():\n"
+        "    yield {'x': np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)}\n"
+    )
+    assert "export" in anew(run())
+    assert anew(run()) == []
+    Path("blocks.py").write_text(Path("blocks.py").read_text().replace("Identity", "Softplus"))
+    del sys.modules["blocks"]  # as in another process
+    assert "export" in anew(run())
+    assert "Softplus" in {node.op_type for node in onnx.load("two/latest/model.onnx").graph.node}
+    Path("samples.py").write_text(Path("samples.py").read_text().replace("rng(0)", "rng(1)"))
+    assert "verify-fp16" in anew(run())
 
 
 def test_a_checkpoint_alone_uses_its_own_examples_and_the_ranges_of_its_training(home):
