@@ -11,7 +11,7 @@ from mpdeploy.amp import Level
 from mpdeploy.amp.agreement import agreed_norm
 from mpdeploy.train.loading import load_recipe
 from mpdeploy.train.loop import Settings, Training
-from mpdeploy.train.world import Sharding, join
+from mpdeploy.train.world import Sharding, end_at_once, join
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
@@ -31,3 +31,4 @@ if __name__ == "__main__":
     agreed = agreed_norm(math.inf if world.rank else 1.0, world.group)
     (out / f"{world.rank}.json").write_text(json.dumps({"skipped": skipped, "agreed": agreed}))
     world.leave()
+    end_at_once()
