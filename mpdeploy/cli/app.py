@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import os
 import sys
 import traceback
 from typing import NoReturn
@@ -84,13 +85,21 @@ def main(args: list[str] | None = None) -> NoReturn:
         )
         fault.__cause__ = error
     else:
-        sys.exit(code if isinstance(code, int) else 0)
+        _end(code if isinstance(code, int) else 0)
     if _came_from_ctrl_c(fault):
         _interrupted()
     if debug:
         traceback.print_exception(fault)
     print_error(fault, as_json=as_json)
-    sys.exit(fault.exit_code)
+    _end(fault.exit_code)
+
+
+def _end(code: int) -> NoReturn:
+    if os.environ.get("WORLD_SIZE", "1") != "1" and "mpdeploy.train.world" in sys.modules:
+        from mpdeploy.train.world import end_at_once
+
+        end_at_once(code)
+    sys.exit(code)
 
 
 def _require_text(words: list[str]) -> None:

@@ -1,6 +1,5 @@
 """`mpdeploy train`: train a recipe with mixed precision and save a checkpoint."""
 
-import atexit
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -63,7 +62,7 @@ def command(
     from mpdeploy.train.loading import MODELS, load_recipe
     from mpdeploy.train.loop import TELEMETRY, Settings, Training
     from mpdeploy.train.tensorboard import tensorboard_sink
-    from mpdeploy.train.world import Sharding, end_at_once, join
+    from mpdeploy.train.world import Sharding, join
 
     loaded = load_recipe(recipe)
     chosen = Level.named(precision) if precision else loaded.recipe.level
@@ -84,8 +83,6 @@ def command(
         record = training.finish()
     finally:
         world.leave()
-    if world.size > 1:
-        atexit.register(end_at_once)
     paths = {
         "checkpoint": str(folder / CHECKPOINT),
         "best": str(folder / BEST),

@@ -4,6 +4,7 @@ import os
 import sys
 from dataclasses import dataclass
 from enum import Enum
+from typing import NoReturn
 
 import torch
 from torch import distributed
@@ -68,15 +69,15 @@ class World:
             distributed.destroy_process_group(self.group)
 
 
-def end_at_once() -> None:
-    """End this process, one of several that have done all their work, with exit code 0 and without finalising Python.
+def end_at_once(code: int) -> NoReturn:
+    """End this process, one of several that trained together, with an exit code and without finalising Python.
 
     After a process group was destroyed, threads of gloo may still hold tensors; if Python is being finalised when
     they let go, the process aborts, and torchrun calls the training failed.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def join() -> World:

@@ -31,4 +31,4 @@ if __name__ == "__main__":
     agreed = agreed_norm(math.inf if world.rank else 1.0, world.group)
     (out / f"{world.rank}.json").write_text(json.dumps({"skipped": skipped, "agreed": agreed}))
     world.leave()
-    end_at_once()
+    end_at_once(0)
