@@ -45,13 +45,14 @@ def test_a_promoted_version_is_current_and_whole(store, release):
 
 
 def test_back_and_forth(store, release):
-    for version in ("1", "2", "3"):
-        promote(store, release(version))
+    bundles = {version: release(version) for version in ("1", "2", "3")}
+    for bundle in bundles.values():
+        promote(store, bundle)
     assert store.rollback(who="bob", why="worse").version == "2"
     assert store.rollback(who="bob", why="worse still").version == "1"
     with pytest.raises(UsageError, match="no release before"):
         store.rollback(who="bob", why="?")
-    assert promote(store, release("3")).previous == "1"
+    assert promote(store, bundles["3"]).previous == "1"  # packed anew it would be another bundle: it has another date
     assert store.rollback(who="bob", why="again").version == "1"
     assert store.rollback(who="bob", why="that one", to="2").version == "2"
     assert store.current() == "2"
