@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from mpdeploy.engine.loading import read_engine
-from onnx import helper, numpy_helper
 
 RECIPE = """
 import pathlib, time
