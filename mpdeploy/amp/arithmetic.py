@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 
 from mpdeploy.amp.dtypes import TORCH_DTYPES
+from mpdeploy.amp.half_products import half_products
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 
 
@@ -13,24 +14,19 @@ from mpdeploy.numerics.formats import LOW_FORMATS, Format
 def autocast(device: str, compute: Format) -> Iterator[None]:
     """Run a forward pass inside: matrix products and convolutions compute in ``compute``."""
     low = torch.autocast(device, TORCH_DTYPES[compute], enabled=compute in LOW_FORMATS)
-    with fp32_products(compute), _kernels_that_exist(device, compute), low:
+    with products(device, compute), low:
         yield
 
 
 @contextlib.contextmanager
-def _kernels_that_exist(device: str, compute: Format) -> Iterator[None]:
-    """Keep oneDNN out of FP16 on a processor without FP16 units: it takes an LSTM, then finds that it has no kernel.
-
-    torch's own kernels are as fast there, and complete.
-    """
-    torch_alone = device == "cpu" and compute is Format.FP16 and not torch.ops.mkldnn._is_mkldnn_fp16_supported()
-    # None leaves TF32 as it is; to set it, either way, brings a warning where there is no Intel GPU.
-    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None) if torch_alone else contextlib.nullcontext():
+def products(device: str, compute: Format) -> Iterator[None]:
+    """Decide how products are computed while the context lasts: a forward pass, or a backward pass."""
+    with _fp32_products(compute), half_products(device, compute):
         yield
 
 
 @contextlib.contextmanager
-def fp32_products(compute: Format) -> Iterator[None]:
+def _fp32_products(compute: Format) -> Iterator[None]:
     """Decide whether FP32 products may round to TF32 while the context lasts: for TF32 they may, for FP32 not.
 
     Left to itself torch lets cuDNN's convolutions use TF32 and matrix products not.  On a CPU nothing changes.

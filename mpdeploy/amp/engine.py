@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from mpdeploy.amp.agreement import agreed_norm
-from mpdeploy.amp.arithmetic import autocast, fp32_products
+from mpdeploy.amp.arithmetic import autocast, products
 from mpdeploy.amp.dtypes import TORCH_DTYPES
 from mpdeploy.amp.faults import missing_kernel_explained, mixing_explained, stop_if_hopeless
 from mpdeploy.amp.gradients import is_finite, scale_, total_norm, values_of
@@ -106,7 +106,7 @@ class Engine:
             self._watch.blame("the loss")
         scale = self._scales.take_part(of)
         earlier = self._set_gradients_aside() if self._scales.several else {}
-        with fp32_products(self.config.compute), mixing_explained():
+        with products(self._device, self.config.compute), mixing_explained():
             torch.autograd.backward(loss * scale)
         self._masters.collect_gradients()
         if self._scales.several:

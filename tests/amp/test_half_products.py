@@ -1,0 +1,98 @@
+"""FP16 products on a processor without FP16 units: FP32 sums, one rounding, nothing else changed."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from mpdeploy.amp.arithmetic import products
+from mpdeploy.amp.half_products import Fp32Sums
+from mpdeploy.numerics.formats import Format
+
+HALF_ULP = 2.0**-11
+
+
+def half(*shape):
+    return torch.randn(*shape).half()
+
+
+def results(function, tensors):
+    """Return the output and the gradient of every tensor."""
+    leaves = [t.detach().clone().requires_grad_() for t in tensors]
+    output = function(*leaves)
+    output.float().square().sum().backward()
+    return [output.detach(), *(leaf.grad for leaf in leaves)]
+
+
+def causal(q, k, v):
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+CASES = {
+    "convolution": (lambda x, w, b: functional.conv2d(x, w, b, padding=1), (2, 8, 9, 9), (16, 8, 3, 3), (16,)),
+    "transposed convolution": (functional.conv_transpose2d, (2, 8, 6, 6), (8, 4, 3, 3)),
+    "grouped convolution": (lambda x, w: functional.conv1d(x, w, groups=4), (2, 8, 12), (8, 2, 3)),
+    "linear": (functional.linear, (64, 128), (32, 128), (32,)),
+    "batched product": (torch.matmul, (3, 4, 5, 6), (3, 4, 6, 7)),
+    "matrix and vector": (torch.matmul, (8, 40), (40,)),
+    "vectors": (torch.matmul, (40,), (40,)),
+    "einsum": (lambda a, b: torch.einsum("bij,bkj->bik", a, b), (3, 4, 50), (3, 6, 50)),
+    "bilinear": (functional.bilinear, (8, 4), (8, 5), (3, 4, 5)),
+    "attention": (causal, (2, 4, 16, 8), (2, 4, 16, 8), (2, 4, 16, 8)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_product_is_the_exact_one_rounded_once(name):
+    torch.manual_seed(0)
+    function, *shapes = CASES[name]
+    tensors = [half(*shape) for shape in shapes]
+    with Fp32Sums():
+        low = results(function, tensors)
+    assert {value.dtype for value in low} == {torch.float16}
+    # The exact gradients are those of the rounded output, which is what the loss above has seen.
+    exact = function(*(t.double() for t in tensors))
+    assert torch.allclose(low[0].double(), exact, rtol=1.01 * HALF_ULP, atol=1e-5)
+    for own, expected in zip(low[1:], results(function, [t.float() for t in tensors])[1:], strict=True):
+        assert (own.double() - expected).abs().max() <= 4 * HALF_ULP * expected.abs().max()
+
+
+def test_sums_do_not_overflow_before_they_end():
+    ones, large = torch.ones(1, 64).half(), torch.full((64, 1), 60000.0).half()
+    large[32:] *= -1
+    with Fp32Sums():
+        assert (ones @ large).item() == 0  # half of the way the sum is 1.9e6
+        assert torch.isinf(ones @ large.abs()).all()  # the result itself is beyond FP16
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrences_run_forward_and_backward(layer):
+    torch.manual_seed(0)
+    wide = layer(8, 16, num_layers=2)
+    x = torch.randn(5, 2, 8)
+    expected, _ = wide(x)
+    narrow = layer(8, 16, num_layers=2).half()
+    narrow.load_state_dict(wide.state_dict())
+    with Fp32Sums():
+        output, _ = narrow(x.half())
+        output.float().square().sum().backward()
+    assert output.dtype == torch.float16
+    assert 0 < (output - expected).abs().max() < 4e-3
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in narrow.parameters())
+
+
+def test_what_is_no_fp16_product_is_left_alone():
+    wide, low = torch.randn(4, 4), torch.randn(4, 4).bfloat16()
+    with Fp32Sums():
+        assert torch.equal(wide @ wide, torch.mm(wide, wide))
+        assert (low @ low).dtype == torch.bfloat16
+        with pytest.raises(RuntimeError, match="dtype"):
+            wide @ wide.half()  # mixing formats stays the fault that it is
+
+
+@pytest.mark.parametrize("compute", [Format.FP32, Format.BF16])
+def test_only_fp16_passes_are_touched(compute):
+    x = half(4, 4)
+    native = x @ x
+    with products("cpu", compute):
+        assert torch.equal(x @ x, native)
