@@ -236,7 +236,10 @@ def _assign(groups: Groups, pins: dict[int, Reason], *, low_io: bool) -> list[bo
             readers.append(outside)
         producer = groups.producer.get(value)
         if producer is None and is_constant(value):
-            borders.append(Border(None, tuple(readers), 4 * guessed_size(value)))
+            # The bytes of a scalar decide nothing: of equally cheap assignments the lower one is faster, and some of
+            # the others a builder cannot fuse (FP32 guards between softmax and the cast behind it).
+            if guessed_size(value) > 1:
+                borders.append(Border(None, tuple(readers), 4 * guessed_size(value)))
         else:
             at = outside if producer is None else index[id(producer)]
             borders.append(Border(at, tuple(readers), 4 * guessed_size(value)))

@@ -39,6 +39,17 @@ def test_a_policy_can_be_named(workshop):
     assert codes(workshop.plan(EXP, policy="fast"))["Exp"] == ("fp16", "MP002")
 
 
+def test_a_scalar_that_two_operators_share_does_not_keep_the_second_one_fp32(workshop):
+    # Attention with a boolean mask as torch exports it: the mask is FP32, and 0 stands in it and in the NaN guard.
+    plan = workshop.plan("""g (float[2,4] x, float[4,4] w, bool[2,4] m) => (float[2,4] y)
+        <float zero = {0}, float far = {-3.4e38}> {
+            a = MatMul(x, w)  mask = Where(m, zero, far)  masked = Add(a, mask)  p = Softmax(masked)
+            nan = IsNaN(p)  guarded = Where(nan, zero, p)  y = MatMul(guarded, w)
+    }""")
+    formats = {d.values[0]: d.format.value for d in plan.decisions if d.op == "Where"}
+    assert formats == {"mask": "fp32", "guarded": "fp16"}
+
+
 def test_balanced_needs_data(workshop):
     with pytest.raises(UsageError, match="balanced"):
         workshop.plan(SOFT, policy="balanced")
