@@ -29,6 +29,7 @@ FLAGS = {
     "train": {"--precision", "--resume", "-o"},
     "export": {"-o", "--precision", "--data", "--budget", "--engine", "--recipe"},
     "convert": {"-o", "--precision", "--data", "--policy", "--plan", "--keep-fp32", "--op-fp32", "--low-io"},
+    "search": {"-o", "--precision", "--data", "--budget"},
     "verify": {"--data", "--budget", "--report"},
     "build": {"-o", "--backend", "--shapes", "--sm"},
     "inspect": set(),

@@ -6,7 +6,18 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "mpdeploy"
 
 GROUND = {"errors", "files", "records"}
-GRAPH_SIDE = ["numerics", "graph", "runtime", "plan", "conversion", "verification", "engine", "report", "bundle"]
+GRAPH_SIDE = [
+    "numerics",
+    "graph",
+    "runtime",
+    "plan",
+    "conversion",
+    "verification",
+    "searching",
+    "engine",
+    "report",
+    "bundle",
+]
 MAY_IMPORT = {room: GROUND | set(GRAPH_SIDE[: i + 1]) for i, room in enumerate(GRAPH_SIDE)}
 MAY_IMPORT["amp"] = GROUND | {"numerics", "amp"}
 MAY_IMPORT["train"] = GROUND | {"numerics", "amp", "train"}
@@ -20,7 +31,7 @@ MAY_IMPORT["cli"] = MAY_IMPORT["api"] | {"cli"}
 HOMES = {
     "torch": {"amp", "train", "source", "runtime", "engine", "session", "api", "cli"},
     "onnx": {"graph", "source"},
-    "onnx_ir": {"graph", "plan", "conversion", "runtime", "source"},
+    "onnx_ir": {"graph", "plan", "conversion", "runtime", "searching", "source"},
     "onnxruntime": {"runtime"},
     "openvino": {"runtime"},
     "tensorrt": {"engine", "runtime"},

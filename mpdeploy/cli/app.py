@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "Train a recipe with mixed precision and save a checkpoint.",
     "export": "Take a checkpoint the whole road: FP32 ONNX, mixed-precision ONNX, report, engine.",
     "convert": "Convert an FP32 ONNX model to FP16 or BF16.",
+    "search": "Convert with as much in FP16 or BF16 as an accuracy budget allows.",
     "verify": "Measure a candidate's drift against its FP32 reference and give a verdict.",
     "build": "Build an engine from an ONNX model.",
     "inspect": "Explain a model, a plan, a report or an engine.",

@@ -3,7 +3,7 @@
 import fnmatch
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -23,7 +23,7 @@ from mpdeploy.plan.evidence import Evidence, gather
 from mpdeploy.plan.groups import ONNX_TYPE, Group, Groups, build, is_constant, is_float
 from mpdeploy.plan.masks import Masks, find_masks
 from mpdeploy.plan.policy import Policy
-from mpdeploy.plan.reasons import Code, Reason
+from mpdeploy.plan.reasons import SOFT, Code, Reason
 from mpdeploy.plan.record import DataSource, Decision, PrecisionPlan, WeightLoss
 
 
@@ -41,6 +41,17 @@ class Suspicion:
 
     text: str
     deep: bool = False
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search found out, by the decision's node, in words: what it keeps in FP32, and what it found to do low.
+
+    Only reasons in ``SOFT`` give way to what was found.
+    """
+
+    kept: Mapping[str, str] = field(default_factory=dict)
+    freed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,11 +99,12 @@ def make_plan(
     *,
     low_io: bool = False,
     suspects: Mapping[str, Suspicion] = MappingProxyType({}),
+    searched: Searched = Searched(),
 ) -> Planned:
     """Decide the format of every float value.
 
     ``suspects`` names nodes that a trial found to spoil the result: they stay FP32, and so does the arithmetic
-    before them.  Raises ``UsageError`` if a pattern of ``keep`` matches nothing.
+    before them.  ``searched`` is what a search decided otherwise.  Raises ``UsageError`` if a pattern of ``keep`` matches nothing.
     """
     source_digest = digest(model)
     notes: list[str] = []
@@ -104,10 +116,11 @@ def make_plan(
     evidence = gather(model, groups, low, policy, calibration)
     masks = find_masks(evidence) if policy.hazards else Masks()
     pins = _pins(evidence, keep, masks, suspects)
+    freed = _overrule(pins, groups, searched)
     chosen = _assign(groups, pins, low_io=low_io)
     decisions = []
     for group, is_low in zip(groups.all, chosen, strict=True):
-        decision = _decision(group, is_low, pins, low)
+        decision = _decision(group, is_low, pins | freed if is_low else pins, low)
         if is_low and id(group) in masks.saturated:
             reason = Reason(Code.MASK, "a row masked everywhere stays uniform")
             decision = replace(decision, code=reason.code.value, reason=str(reason), saturate=True)
@@ -187,6 +200,22 @@ def _pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[str, S
         pins.setdefault(id(group), reason)
     _pin_suspects(evidence, suspects, pins)
     return pins
+
+
+def _overrule(pins: dict[int, Reason], groups: Groups, searched: Searched) -> dict[int, Reason]:
+    """Change the pins to what a search found; return the groups that it took from them, with the reason."""
+    freed: dict[int, Reason] = {}
+    for group in groups.all:
+        before = pins.get(id(group))
+        overruled = f"; {before}" if before else ""
+        if before is not None and before.code not in SOFT:
+            continue
+        if group.name in searched.kept:
+            pins[id(group)] = Reason(Code.SEARCHED_FP32, searched.kept[group.name] + overruled)
+        elif group.name in searched.freed and before is not None:
+            freed[id(group)] = Reason(Code.SEARCHED_LOW, searched.freed[group.name] + overruled)
+            del pins[id(group)]
+    return freed
 
 
 def _pin_suspects(evidence: Evidence, suspects: Mapping[str, Suspicion], pins: dict[int, Reason]) -> None:

@@ -34,6 +34,8 @@ class Code(Enum):
     PLAN = "MP602"
     CHEAPEST = "MP701"
     MEASURED_DRIFT = "MP801"
+    SEARCHED_LOW = "MP811"
+    SEARCHED_FP32 = "MP812"
 
     @property
     def title(self) -> str:
@@ -69,7 +71,24 @@ _TITLES = {
     Code.PLAN: "set in the plan",
     Code.CHEAPEST: "fewest bytes cast",
     Code.MEASURED_DRIFT: "drift: measured under real rounding",
+    Code.SEARCHED_LOW: "searched: low, and the budget holds",
+    Code.SEARCHED_FP32: "searched: low, it breaks the budget",
 }
+
+# What a measurement on the model's own outputs may overrule.  The others are no judgements: a type rule, a number
+# beyond the range, a value whose every digit counts, the user's word.
+SOFT = frozenset(
+    {
+        Code.RANGE_BOUND,
+        Code.CONSTANT_LOSS,
+        Code.VANISHING,
+        Code.RECIPROCAL,
+        Code.EPSILON,
+        Code.ACCUMULATION,
+        Code.POLICY,
+        Code.MEASURED_DRIFT,
+    }
+)
 
 
 @dataclass(frozen=True)

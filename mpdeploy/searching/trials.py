@@ -1,0 +1,106 @@
+"""Plans tried on the data: each is made, carried out, run under true rounding, and judged."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from mpdeploy.conversion.apply import apply
+from mpdeploy.conversion.trial import copy_of
+from mpdeploy.errors import ModelError
+from mpdeploy.graph.arithmetic import low_share
+from mpdeploy.graph.shapes import guessed_size
+from mpdeploy.numerics.formats import Format
+from mpdeploy.plan.calibrate import Calibration
+from mpdeploy.plan.planner import Keep, Planned, Searched, bind, make_plan
+from mpdeploy.plan.policy import Policy
+from mpdeploy.runtime.choose import truthful_runner
+from mpdeploy.runtime.feeds import Feeds
+from mpdeploy.runtime.runner import Execution
+from mpdeploy.searching.record import Step
+from mpdeploy.verification.budget import Budget
+from mpdeploy.verification.compare import Comparison, compare
+from mpdeploy.verification.defaults import default_budget
+from mpdeploy.verification.subject import Subject
+from mpdeploy.verification.tasks import Scoring
+from mpdeploy.verification.verdict import Verdict, judge
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is searched for: the source, the low format, what the user fixed, the data, what is allowed."""
+
+    source: Subject
+    low: Format
+    policy: Policy
+    calibration: Calibration
+    keep: Keep
+    low_io: bool
+    feeds: Feeds
+    budget: Budget | None
+    scoring: Scoring
+
+    def plan(self, searched: Searched) -> Planned:
+        """Return the plan that follows from what was found out so far."""
+        return make_plan(
+            self.source.model,
+            self.low,
+            self.policy,
+            self.calibration,
+            self.keep,
+            low_io=self.low_io,
+            searched=searched,
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A plan and what came of it.  ``run`` is None, and nothing was measured, where it could not be carried out."""
+
+    searched: Searched
+    step: Step
+    verdict: Verdict
+    budget: Budget
+    run: Execution
+    samples: int
+    worst: tuple[str, ...] = field(default=())
+
+
+def attempt(task: Task, searched: Searched, what: str) -> Trial | None:
+    """Return what came of the plan that follows from ``searched``; None if it cannot be carried out.
+
+    ``what`` says in words what it changes.
+    """
+    planned = task.plan(searched)
+    where = str(task.source.path)
+    try:
+        model = apply(bind(copy_of(task.source.model), planned.plan))
+        runner = truthful_runner(model, where)
+    except ModelError:
+        return None
+    found = compare(task.source.runner, runner, task.feeds, task.low, task.scoring.scorers())
+    budget = task.budget or default_budget(task.low, found.outputs, found.scores)
+    run = runner.describe()
+    verdict = judge(found, budget, run)
+    step = Step(
+        what=what,
+        passed=verdict.passed,
+        headline=verdict.headline,
+        error=_error(found),
+        low=planned.plan.low_count,
+        low_flops=low_share(model),
+        bytes_low=_bytes_low(planned),
+    )
+    worst = tuple(sample.feed for output in found.outputs for sample in output.worst_samples)
+    return Trial(searched, step, verdict, budget, run, found.samples, worst)
+
+
+def _error(found: Comparison) -> float | None:
+    errors = [output.norm_relative for output in found.outputs if not output.exact and output.elements]
+    return None if None in errors else max((error for error in errors if error is not None), default=0.0)
+
+
+def _bytes_low(planned: Planned) -> float:
+    sizes: Counter[bool] = Counter()
+    for group, is_low in zip(planned.groups.all, planned.low, strict=True):
+        sizes[is_low] += sum(guessed_size(value) for value in group.produces)
+    total = sizes.total()
+    return sizes[True] / total if total else 0.0
