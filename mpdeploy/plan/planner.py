@@ -104,7 +104,8 @@ def make_plan(
     """Decide the format of every float value.
 
     ``suspects`` names nodes that a trial found to spoil the result: they stay FP32, and so does the arithmetic
-    before them.  ``searched`` is what a search decided otherwise.  Raises ``UsageError`` if a pattern of ``keep`` matches nothing.
+    before them.  ``searched`` is what a search decided otherwise.  Raises ``UsageError`` if a pattern of ``keep``
+    matches nothing.
     """
     source_digest = digest(model)
     notes: list[str] = []

@@ -34,7 +34,7 @@ def formats(result):
 def test_a_loose_budget_lowers_what_rules_keep(model, data, tmp_path):
     source = model(CHAIN)
     result = search(source, tmp_path / "out.onnx", precision="fp16", data=data, policy="autocast")
-    assert not result.steps[0].low == 5  # by its rules softmax and exp are FP32
+    assert result.steps[0].low == 3  # by its rules softmax and exp are FP32
     assert set(formats(result).values()) == {"fp16"}
     assert set(result.freed) == {"soft", "exp"}
     codes = {d.node: d.code for d in plan_of(result).decisions}
@@ -49,7 +49,8 @@ def test_a_tight_budget_is_met_with_as_much_low_as_it_allows(model, data, tmp_pa
     result = search(source, tmp_path / "tight.onnx", precision="bf16", data=data, budget=tight)
     assert not result.steps[0].passed
     assert 0 < result.conversion.low_operators < loose.conversion.low_operators
-    assert result.kept and result.complete
+    assert result.kept
+    assert result.complete
     assert {d.code for d in plan_of(result).decisions if d.node in result.kept} == {"MP812"}
     assert verify(source, result.conversion.model, data, tight).verdict.passed
     # One more operator lowered breaks it: each was tried on top of the rest.
