@@ -112,7 +112,7 @@ def _show(result: "SearchResult") -> None:
     if not result.complete:
         print(f"  the trials ran out: more could perhaps be lowered with --trials above {len(result.steps)}")
     print(f"  {len(result.steps)} plans tried in {result.seconds:.1f} s; plan: {made.plan}")
-    print(f"PASS {result.verdict.headline} ({result.samples} samples of {result.data}, {result.run.precision})")
+    print(f"PASSED  {result.verdict.headline} ({result.samples} samples of {result.data}, {result.run.precision})")
 
 
 def _last(result: "SearchResult") -> "Step":

@@ -40,7 +40,7 @@ def test_it_says_what_the_rules_gave_and_what_was_found(folder, capsys):
     code, out, err = called(capsys, "--policy", "autocast")
     assert code == 0
     assert "lowered against a rule: soft" in out
-    assert out.splitlines()[-1].startswith("PASS ")
+    assert out.splitlines()[-1].startswith("PASSED ")
     assert "more lowered (Softmax)" in err
     assert Path("out.onnx").is_file()
     assert Path("out.plan.json").is_file()
