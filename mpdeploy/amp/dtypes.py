@@ -11,3 +11,13 @@ TORCH_DTYPES = {
     Format.BF16: torch.bfloat16,
     Format.FP16: torch.float16,
 }
+
+
+def is_low(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor holds floating-point numbers of less than FP32's precision."""
+    return tensor.is_floating_point() and tensor.dtype.itemsize < torch.float32.itemsize
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as FP32 if its own format is lower, else as it is."""
+    return tensor.float() if is_low(tensor) else tensor

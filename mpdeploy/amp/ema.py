@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import torch
 
+from mpdeploy.amp.dtypes import widened
 from mpdeploy.amp.engine import Engine
 from mpdeploy.amp.result import StepResult
 from mpdeploy.errors import UsageError
@@ -14,7 +15,8 @@ class Ema:
     """Averages the FP32 weights and floating-point buffers of an engine's model: a ← decay · a + (1 - decay) · w.
 
     In half precision an average with a decay of 0.999 never moves: a thousandth of the weight is less than half
-    an ulp.  Raises ``UsageError`` for a decay outside (0, 1).
+    an ulp.  What is infinite in a buffer, as in a mask, has no average and stays what it is.  Raises ``UsageError``
+    for a decay outside (0, 1).
     """
 
     def __init__(self, engine: Engine, decay: float) -> None:
@@ -22,14 +24,18 @@ class Ema:
             raise UsageError(f"an average with a decay of {decay:g} is none", remedy="choose a decay such as 0.999")
         self._engine = engine
         self._decay = decay
-        self._averages = {name: tensor.detach().float().clone() for name, tensor in engine.named_weights().items()}
+        self._averages = {name: tensor.detach().clone() for name, tensor in self._weights().items()}
 
     @torch.no_grad()
     def update(self, result: StepResult) -> None:
         """Move the averages after an applied step; after a skipped one they stand still."""
-        if result.applied:
-            weights = [tensor.float() for tensor in self._engine.named_weights().values()]
-            torch._foreach_lerp_(list(self._averages.values()), weights, 1 - self._decay)
+        if not result.applied:
+            return
+        weights = self._weights()
+        torch._foreach_lerp_(list(self._averages.values()), list(weights.values()), 1 - self._decay)
+        for name in self._engine.named_buffers():
+            buffer, average = weights[name], self._averages[name]
+            average.copy_(torch.where(buffer.isfinite() & average.isfinite(), average, buffer))
 
     @contextlib.contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
@@ -47,3 +53,6 @@ class Ema:
             raise UsageError("the saved averages are of another model", remedy="resume with the same recipe")
         for name, average in self._averages.items():
             average.copy_(saved[name])
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {name: widened(tensor) for name, tensor in self._engine.named_weights().items()}

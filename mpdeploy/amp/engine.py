@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from mpdeploy.amp.agreement import agreed_norm
 from mpdeploy.amp.arithmetic import autocast, products
-from mpdeploy.amp.dtypes import TORCH_DTYPES
+from mpdeploy.amp.dtypes import TORCH_DTYPES, is_low, widened
 from mpdeploy.amp.faults import missing_kernel_explained, mixing_explained, stop_if_hopeless
 from mpdeploy.amp.gradients import is_finite, scale_, total_norm, values_of
 from mpdeploy.amp.levels import AmpConfig, Level
@@ -29,6 +29,7 @@ from mpdeploy.amp.slots import Slots
 from mpdeploy.amp.state import check_state
 from mpdeploy.amp.watch import Watch
 from mpdeploy.errors import UsageError
+from mpdeploy.numerics.formats import LOW_FORMATS
 
 
 class Engine:
@@ -66,7 +67,6 @@ class Engine:
             warnings.warn(self.config.risk, RuntimeWarning, stacklevel=2)
         self._scales = LossScales(losses, self.config.scaling)
         self._group, self._observer = group, observer
-        self._device = next(model.parameters()).device.type
         weights = TORCH_DTYPES[self.config.weights]
         self._masters = MasterWeights(model, self._optimizers if self.config.master_weights else [], weights)
         if not self.config.masters:
@@ -92,7 +92,8 @@ class Engine:
             if self._observer:
                 self._observer.begin_step()
             self._mid_step = True
-        with missing_kernel_explained(self.config.compute), autocast(self._device, self.config.compute):
+        explained = mixing_explained("forward") if self.config.weights in LOW_FORMATS else contextlib.nullcontext()
+        with explained, missing_kernel_explained(self.config.compute), autocast(self._device, self.config.compute):
             yield
 
     def backward(self, loss: torch.Tensor, of: str | None = None) -> None:
@@ -106,7 +107,7 @@ class Engine:
             self._watch.blame("the loss")
         scale = self._scales.take_part(of)
         earlier = self._set_gradients_aside() if self._scales.several else {}
-        with products(self._device, self.config.compute), mixing_explained():
+        with products(self._device, self.config.compute), mixing_explained("backward"):
             torch.autograd.backward(loss * scale)
         self._masters.collect_gradients()
         if self._scales.several:
@@ -162,20 +163,21 @@ class Engine:
     def full_precision(self) -> Iterator[None]:
         """Let the model hold its FP32 weights while the context lasts, to evaluate or save it.
 
-        At a level without masters its weights are widened to FP32 for the time.
+        Low-precision weights without a master, frozen ones or all, are widened to FP32 for the time.
         """
-        others = self._masters.stand_ins
-        if not self.config.masters:
-            low = [p for p in self._model.parameters() if p.dtype != torch.float32]
-            others = {id(p): nn.Parameter(p.detach().float()) for p in low}
-        with self._slots.holding(others):
+        bare = [p for p in self._model.parameters() if is_low(p) and self._masters.master_of(p) is p]
+        wide = {id(p): nn.Parameter(p.detach().float(), requires_grad=p.requires_grad) for p in bare}
+        with self._slots.holding({**self._masters.stand_ins, **wide}):
             yield
 
     def named_weights(self) -> dict[str, torch.Tensor]:
         """Return what training moves, by name: FP32 masters or the parameters themselves, floating-point buffers."""
         parameters = {name: self._masters.master_of(p) for name, p in self._model.named_parameters()}
-        buffers = {name: b for name, b in self._model.named_buffers() if b.is_floating_point()}
-        return {**parameters, **buffers}
+        return {**parameters, **self.named_buffers()}
+
+    def named_buffers(self) -> dict[str, torch.Tensor]:
+        """Return the model's floating-point buffers by name."""
+        return {name: buffer for name, buffer in self._model.named_buffers() if buffer.is_floating_point()}
 
     @contextlib.contextmanager
     def holding(self, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
@@ -184,7 +186,7 @@ class Engine:
         held = [(tensor, tensor.data) for name, tensor in own if name in values]
         for name, tensor in own:
             if name in values:
-                tensor.data = values[name]
+                tensor.data = values[name].to(tensor.dtype)
         try:
             yield
         finally:
@@ -197,7 +199,7 @@ class Engine:
         Loads with ``weights_only=True``.
         """
         with self.full_precision():
-            model = {name: tensor.detach().clone() for name, tensor in self._model.state_dict().items()}
+            model = {name: widened(tensor.detach()).clone() for name, tensor in self._model.state_dict().items()}
         return {
             "config": repr(self.config),
             "model": model,
@@ -213,18 +215,22 @@ class Engine:
         """
         check_state(state, repr(self.config), len(self._optimizers))
         self._scales.load_state_dict(state["scales"])
-        if self.config.masters:
+        self._clear()
+        self._model.load_state_dict(state["model"])  # rounds, exactly where there is no master
+        if self.config.master_weights:
             with self.full_precision():
                 self._model.load_state_dict(state["model"])
-        else:
-            self._model.load_state_dict(state["model"])  # rounds, exactly: they were widened from this format
-        self._masters.publish()
+            self._masters.publish()
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self._momentum.rest()
         self._streak = state["streak"]
         if self._streak:
             self._watch.arm()
+
+    @property
+    def _device(self) -> str:
+        return next(self._model.parameters()).device.type  # looked up each time: the model may move
 
     def _set_gradients_aside(self) -> dict[int, torch.Tensor]:
         earlier = {}

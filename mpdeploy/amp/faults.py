@@ -8,18 +8,23 @@ from mpdeploy.amp.result import StepResult
 from mpdeploy.errors import ModelError, TrainingDiverged
 from mpdeploy.numerics.formats import Format
 
+_MIXING_REMEDIES = {
+    "forward": "cast to the weights' dtype where autocast is disabled, or train at a mixed level (FP32 weights)",
+    "backward": "decorate a custom autograd Function with torch.amp.custom_fwd and torch.amp.custom_bwd",
+}
+
 
 @contextlib.contextmanager
-def mixing_explained() -> Iterator[None]:
-    """Turn torch's complaint about mixed dtypes in a backward pass into a ``ModelError`` with the remedy."""
+def mixing_explained(which: str) -> Iterator[None]:
+    """Turn torch's complaint about mixed dtypes in a ``which`` pass into a ``ModelError`` with the remedy."""
     try:
         yield
     except RuntimeError as error:
         if "dtype" not in str(error) and "scalar type" not in str(error):
             raise
         raise ModelError(
-            f"a backward pass mixes number formats: {str(error).splitlines()[0]}",
-            remedy="decorate a custom autograd Function with torch.amp.custom_fwd and torch.amp.custom_bwd",
+            f"a {which} pass mixes number formats: {str(error).splitlines()[0]}",
+            remedy=_MIXING_REMEDIES[which],
         ) from error
 
 
@@ -48,5 +53,6 @@ def stop_if_hopeless(result: StepResult, config: AmpConfig, *, exhausted: bool, 
     first = f"`{result.nonfinite[-1]}`" if result.nonfinite else "a parameter of another process"
     raise TrainingDiverged(
         f"{why}: first not finite is {culprit or 'a gradient'}, of the parameters that of {first}",
-        remedy="lower the learning rate, look at this step's data, or train at a bf16 level, which has FP32's range",
+        remedy="lower the learning rate, or look at this step's data"
+        + (", or train at a bf16 level, which has FP32's range" if config.compute is Format.FP16 else ""),
     )

@@ -6,8 +6,7 @@ an LSTM in FP16 and then finds that it has no kernel.
 """
 
 import contextlib
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,13 +29,25 @@ _LOGSUMEXP = 1
 
 
 class Fp32Sums(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class is not typed
-    """While active, products of FP16 tensors are computed in FP32 and rounded to FP16 once, at their end."""
+    """While active, products of FP16 tensors are computed in FP32 and rounded to FP16 once, at their end.
+
+    ``autocast`` tells that it is active around a region of FP16 autocast.
+    """
+
+    def __init__(self, *, autocast: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._autocast = autocast
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Compute one operator; see the class."""
         named = kwargs or {}
+        if torch.is_inference_mode_enabled() and func not in _PRODUCTS:
+            # There, operators that are made of others arrive whole, and with autocast switched off beneath them.
+            with self, torch.autocast("cpu", torch.float16, enabled=self._autocast):
+                results = func.decompose(*args, **named)
+            return func(*args, **named) if results is NotImplemented else results
         if func not in _PRODUCTS or not _all_half(func, (*args, *named.values())):
             return func(*args, **named)
         results = func(*map(_widened, args), **{name: _widened(value) for name, value in named.items()})
@@ -46,10 +57,21 @@ class Fp32Sums(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
         return tuple(result.half() if i != kept and _is_float(result) else result for i, result in enumerate(results))
 
 
-def half_products(device: str, compute: Format) -> AbstractContextManager[Any]:
-    """Return the context for a forward or backward pass on ``device`` in ``compute``; it does nothing elsewhere."""
+@contextlib.contextmanager
+def half_products(device: str, compute: Format, *, autocast: bool) -> Iterator[None]:
+    """Run a forward or backward pass on ``device`` in ``compute`` inside; nothing changes elsewhere."""
     lacks_units = device == "cpu" and compute is Format.FP16 and not torch.ops.mkldnn._is_mkldnn_fp16_supported()
-    return Fp32Sums() if lacks_units else contextlib.nullcontext()  # type: ignore[no-untyped-call]
+    if not lacks_units:
+        yield
+        return
+    # torch's short cut through attention is one operator, beneath which there is neither autocast nor this mode.
+    short_cut = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with Fp32Sums(autocast=autocast):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(short_cut)
 
 
 def _all_half(product: Any, arguments: Sequence[Any]) -> bool:

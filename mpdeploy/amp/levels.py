@@ -29,6 +29,9 @@ class AmpConfig:
     patience: int = 20
 
     def __post_init__(self) -> None:
+        for value in (self.compute, self.weights, self.momentum):
+            if not isinstance(value, Format):
+                raise UsageError(f"{value!r} is no number format", remedy="use Format.BF16 and the like")
         if self.compute not in _COMPUTE:
             raise UsageError(
                 f"training cannot compute in `{self.compute.value}`", remedy="choose fp32, tf32, bf16 or fp16"
@@ -72,9 +75,11 @@ class AmpConfig:
     def of(cls, precision: "Level | AmpConfig | str") -> "AmpConfig":
         """Return what a level, or the word for one, stands for; a configuration as it is.
 
-        Raises ``UsageError`` for a word that names no level.
+        Raises ``UsageError`` for a word that names no level, and for anything else.
         """
         level = Level.named(precision) if isinstance(precision, str) else precision
+        if not isinstance(level, (Level, AmpConfig)):
+            raise UsageError(f"{precision!r} is no precision", remedy="give a level, its word, or an AmpConfig")
         return level.config if isinstance(level, Level) else level
 
     @property

@@ -30,6 +30,7 @@ class MasterWeights:
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], dtype: torch.dtype) -> None:
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
+        self._by_parameter: dict[int, nn.Parameter] = {}
         low = {id(parameter) for parameter in _to_round(model)}
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -37,7 +38,6 @@ class MasterWeights:
                     if id(parameter) in low:
                         group["params"][place] = self._split(parameter, optimizer, dtype)
         _repack(model)
-        self._by_parameter = {id(low): master for low, master in self._pairs}
 
     def master_of(self, parameter: nn.Parameter) -> nn.Parameter:
         """Return the FP32 tensor that the optimizer updates for this parameter of the model."""
@@ -68,12 +68,15 @@ class MasterWeights:
         return self._by_parameter
 
     def _split(self, parameter: nn.Parameter, optimizer: Optimizer, dtype: torch.dtype) -> nn.Parameter:
-        master = nn.Parameter(parameter.detach().to(torch.float32, copy=True))
-        parameter.grad = None
-        parameter.data = parameter.data.to(dtype)
+        master = self._by_parameter.get(id(parameter))  # of another optimizer that moves it, too
+        if master is None:
+            master = nn.Parameter(parameter.detach().to(torch.float32, copy=True))
+            parameter.grad = None
+            parameter.data = parameter.data.to(dtype)
+            self._pairs.append((parameter, master))
+            self._by_parameter[id(parameter)] = master
         if parameter in optimizer.state:
             optimizer.state[master] = optimizer.state.pop(parameter)
-        self._pairs.append((parameter, master))
         return master
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 
 from mpdeploy.numerics.telemetry import ModuleRange
 
@@ -59,13 +60,21 @@ class _Record:
     def __init__(self, fresh: list[tuple[str, int, int, torch.Tensor]], name: str) -> None:
         self._fresh, self._name = fresh, name
 
+    @_disable_dynamo  # a compiled model runs the hook as it is
     @torch.no_grad()
     def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         for index, tensor in enumerate(tensors_in(outputs)):
             if tensor.is_floating_point() and tensor.numel():
-                whole = getattr(tensor, "to_local", lambda tensor=tensor: tensor)()
-                pair = torch.stack(torch.aminmax(whole.detach())).float()
+                pair = torch.stack(torch.aminmax(plain(tensor).detach())).float()
                 self._fresh.append((self._name, index, tensor.dim(), pair))
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor of plain values behind one: this process's shard, or all that ``torch.func`` maps over."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    local: torch.Tensor = getattr(tensor, "to_local", lambda: tensor)()
+    return local
 
 
 def tensors_in(outputs: Any) -> Iterator[torch.Tensor]:

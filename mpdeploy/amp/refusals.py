@@ -1,9 +1,11 @@
 """What the engine does not take, and why."""
 
+import inspect
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import LBFGS, Optimizer
 
 from mpdeploy.amp.levels import AmpConfig
@@ -15,9 +17,14 @@ _LOW = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 def refuse_unfit(model: nn.Module, optimizers: Sequence[Optimizer], config: AmpConfig) -> None:
     """Raise ``UsageError`` if the model's weights or an optimizer cannot work in this configuration."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise UsageError(
+                f"`{name}` of a lazy module has no shape yet", remedy="run the model once before making the engine"
+            )
     for name, parameter in model.named_parameters():
         low = _LOW.get(parameter.dtype)
-        if low and not (low == config.weights.value and config.masters):
+        if low and parameter.requires_grad and not (low == config.weights.value and config.masters):
             raise UsageError(
                 f"the weight `{name}` is given in {low}: what FP32 held is gone, and updates would round away",
                 remedy=f"give the model in FP32, or train it at {low}-master, which makes FP32 masters of its weights",
@@ -31,12 +38,36 @@ def refuse_unfit(model: nn.Module, optimizers: Sequence[Optimizer], config: AmpC
                 "LBFGS evaluates the loss inside its step, where it can be neither scaled nor skipped",
                 remedy="use a first-order optimizer such as AdamW or SGD",
             )
+        if _wants_closure(optimizer):
+            raise UsageError(
+                f"{type(optimizer).__name__}'s step needs a closure, and runs the backward pass itself",
+                remedy="use an optimizer whose step() works from the gradients alone",
+            )
+        if config.master_weights and _hands_on(optimizer):
+            raise UsageError(
+                f"{type(optimizer).__name__} hands its steps to an inner optimizer, which would not see the masters",
+                remedy=f"train at {config.compute.value}-mixed, or give the engine a plain optimizer",
+            )
         if not any(id(parameter) in own for parameter in parameters_of([optimizer])):
             raise UsageError(
                 "the optimizer holds no parameter of the model", remedy="make the optimizer from model.parameters()"
             )
         if config.weights is Format.FP16 and not config.masters:
             _refuse_vanishing_eps(optimizer)
+
+
+def _wants_closure(optimizer: Optimizer) -> bool:
+    # Of the class: schedulers put a function of their own in place of the instance's.
+    _, *taken = inspect.signature(type(optimizer).step).parameters.values()
+    return any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in taken)
+
+
+def _hands_on(optimizer: Optimizer) -> bool:
+    """Whether the optimizer wraps another one that has groups of its own, as ZeroRedundancyOptimizer does."""
+    inner = [value for value in vars(optimizer).values() if isinstance(value, Optimizer)]
+    return any(
+        group is not own for i in inner for group, own in zip(i.param_groups, optimizer.param_groups, strict=False)
+    )
 
 
 def _refuse_vanishing_eps(optimizer: Optimizer) -> None:
@@ -50,7 +81,9 @@ def _refuse_vanishing_eps(optimizer: Optimizer) -> None:
 
 
 def parameters_of(optimizers: Sequence[Optimizer]) -> Iterable[torch.Tensor]:
-    """Yield the parameters that the optimizers update."""
+    """Return the parameters that the optimizers update, each once, also if several update it."""
+    found: dict[int, torch.Tensor] = {}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            yield from group["params"]
+            found.update((id(parameter), parameter) for parameter in group["params"])
+    return found.values()

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from mpdeploy.amp.dtypes import is_low
 from mpdeploy.errors import UsageError
 
 _PARTS = ("config", "model", "optimizers", "scales", "streak")
@@ -28,7 +29,7 @@ def check_state(state: dict[str, Any], config: str, optimizers: int) -> None:
             remedy="make the same optimizers again",
         )
     for name, tensor in state["model"].items():
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.dtype != torch.float32:
+        if isinstance(tensor, torch.Tensor) and is_low(tensor):
             raise UsageError(
                 f"the saved weight `{name}` is {tensor.dtype}: master weights in low precision have lost updates",
                 remedy="resume from a state with FP32 weights",

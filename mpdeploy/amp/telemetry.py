@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mpdeploy.amp.levels import AmpConfig
-from mpdeploy.amp.ranges import RangeMeter
+from mpdeploy.amp.ranges import RangeMeter, plain
 from mpdeploy.amp.result import StepResult
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
@@ -80,7 +80,7 @@ class Telemetry:
         self._skips += not result.applied
         moved = any(outcome.scale_before != outcome.scale_after for outcome in result.losses)
         if self._meter is not None or moved or not result.applied:
-            loss = sum(float(loss) for loss in self._losses) / max(len(self._losses), 1)
+            loss = sum(float(loss) for loss in self._losses)
             self._sink(
                 StepLine(
                     step=self._step,
@@ -137,9 +137,9 @@ def _exponents(magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
 def _sampled(gradients: Mapping[str, torch.Tensor]) -> dict[str, NDArray[np.float32]]:
     chosen = []
     for gradient in gradients.values():
-        whole = getattr(gradient, "to_local", lambda gradient=gradient: gradient)()
-        flat = whole.detach().flatten()
-        chosen.append(flat[:: _stride(whole)].float())
+        whole = plain(gradient).detach()
+        whole = torch.view_as_real(whole) if whole.is_complex() else whole
+        chosen.append(whole.flatten()[:: _stride(whole)].float())
     if not chosen:
         return {}
     together = torch.cat(chosen).cpu().numpy()  # one transfer for all

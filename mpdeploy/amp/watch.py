@@ -4,9 +4,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.utils.hooks import RemovableHandle
 
 from mpdeploy.amp.gradients import is_finite
+from mpdeploy.amp.ranges import plain, tensors_in
 
 
 class Watch:
@@ -43,6 +45,7 @@ class Watch:
         """Take ``what`` for the culprit unless there is an earlier one."""
         self.culprit = self.culprit or what
 
+    @_disable_dynamo  # as below: a compiled model runs the hooks as they are
     def _inputs(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not all(_finite(value) for value in (*args, *kwargs.values())):
             self.blame("the model's input")
@@ -52,15 +55,16 @@ class _Look:
     def __init__(self, watch: Watch, name: str) -> None:
         self._watch, self._name = watch, name or "(the model)"
 
+    @_disable_dynamo
     def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         kind = type(module).__name__
         for name, parameter in module.named_parameters(recurse=False):
-            if not is_finite(parameter):
+            if not is_finite(plain(parameter)):
                 self._watch.blame(f"the weight `{self._name}.{name}`")
         if not _finite(outputs):
             self._watch.blame(f"the output of `{self._name}` ({kind}) in the forward pass")
-        for tensor in outputs if isinstance(outputs, tuple) else (outputs,):
-            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+        for tensor in tensors_in(outputs):
+            if tensor.requires_grad and plain(tensor) is tensor:
                 tensor.register_hook(self._gradient)  # type: ignore[no-untyped-call]
 
     def _gradient(self, gradient: torch.Tensor) -> None:
@@ -69,6 +73,4 @@ class _Look:
 
 
 def _finite(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(_finite(item) for item in value)
-    return not (isinstance(value, torch.Tensor) and value.is_floating_point()) or is_finite(value)
+    return all(is_finite(plain(t)) for t in tensors_in(value) if t.is_floating_point() or t.is_complex())

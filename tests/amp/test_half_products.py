@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.checkpoint import checkpoint
 
+from mpdeploy.amp import Engine
 from mpdeploy.amp.arithmetic import products
 from mpdeploy.amp.half_products import Fp32Sums
 from mpdeploy.numerics.formats import Format
@@ -96,3 +99,76 @@ def test_only_fp16_passes_are_touched(compute):
     native = x @ x
     with products("cpu", compute):
         assert torch.equal(x @ x, native)
+
+
+class Everything(nn.Module):
+    """Products that torch composes of others: an einsum, an LSTM, a convolution, attention by its short cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+        self.lstm, self.convolution = nn.LSTM(8, 8), nn.Conv1d(8, 8, 3, padding=1)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, x):
+        x, _ = self.lstm(torch.einsum("tbi,oi->tbo", x, self.weight))
+        return self.convolution(self.encoder(x).transpose(1, 2))
+
+
+@pytest.mark.parametrize("level", ["fp16-mixed", "fp16-master"])
+def test_a_model_computes_the_same_in_inference_mode(level):
+    torch.manual_seed(0)
+    model = Everything()
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), level)
+    model.eval()
+    x = torch.randn(3, 2, 8)
+    with engine.forward():
+        expected = model(x).detach()
+    for context in (torch.no_grad, torch.inference_mode):
+        with context(), engine.forward():
+            assert torch.equal(model(x), expected)
+        with engine.forward(), context():
+            assert torch.equal(model(x), expected)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputed_activations_are_the_same(reentrant):
+    found = []
+    for checkpointed in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 8))
+        engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), "fp16-mixed")
+        x = torch.randn(4, 8, requires_grad=True)
+        with engine.forward():
+            output = checkpoint(model, x, use_reentrant=reentrant) if checkpointed else model(x)
+        engine.backward(output.float().square().mean())
+        found.append((engine.step().grad_norm, model[0].weight.detach()))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])
+
+
+def test_a_penalty_on_gradients_goes_backward_twice():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 36, 1))
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), "fp16-mixed")
+    x = torch.randn(2, 1, 8, 8, requires_grad=True)
+
+    def penalty(model):
+        (gradient,) = torch.autograd.grad(model(x).float().sum(), x, create_graph=True)
+        return gradient.square().sum()
+
+    exact = torch.autograd.grad(penalty(model), model[0].weight)[0].norm().item()
+    with engine.forward():
+        loss = penalty(model)
+    engine.backward(loss)
+    assert model[0].weight.grad.norm() / engine.scale.scale == pytest.approx(exact, rel=1e-2)
+
+
+def test_a_region_that_fails_leaves_nothing_behind():
+    with pytest.raises(KeyError), products("cpu", Format.FP16):
+        raise KeyError
+    x = half(4, 4)
+    assert _get_current_dispatch_mode() is None
+    assert torch.equal(torch.func.vmap(lambda a: a @ x)(x[None])[0], x @ x)
+    assert torch.backends.mha.get_fastpath_enabled()
