@@ -1,5 +1,6 @@
 """`mpdeploy bench`: models side by side."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,21 @@ from mpdeploy.errors import UsageError
 if TYPE_CHECKING:
     from mpdeploy.source.given import Given
 
+_LONGEST = 86400.0  # seconds in a day
 _RUNTIMES = ("emulator", "onnxruntime", "openvino", "tensorrt", "torch")
+
+
+def _seconds(context: click.Context, option: click.Parameter, value: float) -> float:
+    if not 0 <= value <= _LONGEST:  # not so for NaN, which lies inside every click.FloatRange
+        raise click.BadParameter(f"{value} is not in the range 0<=x<={_LONGEST:.0f}", context, option)
+    return value
 
 
 @click.command(
     epilog="Each contestant runs in a process of its own; they take turns in alternating order.  Ratios refer to the "
     "first FP32 model on ONNX Runtime.  A half-precision model whose runtime computes in another format is marked: "
-    "its latency is no result."
+    "its latency is no result.  A model that cannot run, or not with every batch size, does not stop the others: a "
+    "line says why, and the exit code is that of its fault."
 )
 @click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
@@ -30,11 +39,16 @@ _RUNTIMES = ("emulator", "onnxruntime", "openvino", "tensorrt", "torch")
     help="Every model on each of these that takes it  [default: the usual one for its format].",
 )
 @click.option("--data", metavar="D", help="Rows from FILE.npz, a folder, or module.py:callable  [default: made up].")
-@click.option("--batch", multiple=True, type=click.IntRange(min=1), default=(1,), help="Batch size; may be repeated.")
+@click.option(
+    "--batch",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="Batch size; may be repeated  [default: that of the first model if it is fixed, else 1].",
+)
 @click.option("--dim", multiple=True, metavar="NAME=SIZE", help="Size of another open axis of made-up inputs.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each contestant.")
-@click.option("--seconds", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Length of a turn.")
-@click.option("--warmup", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Seconds ahead of them.")
+@click.option("--seconds", type=float, callback=_seconds, default=1.0, show_default=True, help="Length of a turn.")
+@click.option("--warmup", type=float, callback=_seconds, default=1.0, show_default=True, help="Seconds ahead of them.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads  [default: one per core].")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Write bench.html, .svg and .json here.")
 @torch_options
@@ -55,9 +69,10 @@ def command(
     """Time MODELS (ONNX models, engines, what export takes) side by side."""
     from mpdeploy.cli.machine import describe_machine
     from mpdeploy.runtime.feeds import open_feeds
-    from mpdeploy.session.bench import BenchSettings, bench, contestants
+    from mpdeploy.session.bench import bench, contestants
+    from mpdeploy.session.contest import BenchSettings
     from mpdeploy.session.opening import Runtime
-    from mpdeploy.session.picture import table_cells, write_bench
+    from mpdeploy.session.picture import table_cells, unusable_text, write_bench
 
     settings = BenchSettings(tuple(dict.fromkeys(batch)), rounds, seconds, warmup, threads, dict(map(_size, dim)))
     entrants = contestants(models, [Runtime(word) for word in runtimes], given)
@@ -71,6 +86,8 @@ def command(
             machine=described,
             progress=progress,
         )
+    for left_out in report.unusable:
+        print(f"mpdeploy: {unusable_text(left_out)}", file=sys.stderr)
     if folder is not None:
         note(f"report: {write_bench(report, folder)}")
 
@@ -93,7 +110,7 @@ def command(
         if report.baseline is None:
             print("no ratios and no drift: no contestant is an FP32 model on ONNX Runtime")
 
-    return Outcome(report, show)
+    return Outcome(report, show, report.unusable[0].exit_code if report.unusable else 0)
 
 
 def _size(word: str) -> tuple[str, int]:

@@ -49,8 +49,24 @@ class BenchRow:
 
 
 @dataclass(frozen=True)
+class Unusable:
+    """A contestant, or one batch size of it, that could not be timed, and the fault that says why.
+
+    ``batch`` is None if it could not run at all; ``exit_code`` is that of the fault.
+    """
+
+    name: str
+    path: str
+    batch: int | None
+    what: str
+    where: str
+    remedy: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
 class BenchReport:
-    """All contestants of one benchmark.
+    """All contestants of one benchmark; ``unusable`` are those that have no row, or not every batch size in it.
 
     ``baseline`` names the row that ratios and differences refer to: the first FP32 model on ONNX Runtime, None if
     there is none.  ``threads`` 0 means one per core.  ``created`` is a UTC time in ISO 8601.
@@ -64,4 +80,5 @@ class BenchReport:
     data: str
     created: str
     tool: str
+    unusable: tuple[Unusable, ...] = ()
     schema: str = "mpdeploy.bench/1"

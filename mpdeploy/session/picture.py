@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mpdeploy import records
 from mpdeploy.files import write_text
-from mpdeploy.session.bench_record import BatchTiming, BenchReport, BenchRow
+from mpdeploy.session.bench_record import BatchTiming, BenchReport, BenchRow, Unusable
 
 _WIDTH, _LABEL, _VALUE = 960, 350, 190  # pixels: the picture, the names on its left, the numbers on its right
 _BAR, _GAP, _HEAD = 22, 6, 34
@@ -43,12 +43,12 @@ def write_bench(report: BenchReport, folder: Path) -> Path:
 
 def svg(report: BenchReport) -> str:
     """Return the bars as one SVG document."""
-    batches = [timing.batch for timing in report.rows[0].timings]
+    batches = dict.fromkeys(timing.batch for row in report.rows for timing in row.timings)
     parts: list[str] = []
     y = 0
-    for index, batch in enumerate(batches):
-        group = [(row, row.timings[index]) for row in report.rows]
-        fastest = max(timing.throughput for _, timing in group)
+    for batch in batches:
+        group = [(row, timing) for row in report.rows for timing in row.timings if timing.batch == batch]
+        fastest = max(timing.throughput for _, timing in group) or 1.0  # a batch of nothing has no throughput
         parts.append(f'<text x="0" y="{y + 20}" font-weight="600">batch {batch}, samples per second</text>')
         y += _HEAD
         for number, (row, timing) in enumerate(group):
@@ -68,6 +68,7 @@ def page(report: BenchReport) -> str:
     heads = "contestant|batch|median ms|p95|p99|samples/s|times as fast|peak MB|cold start s|drift".split("|")
     rows = [line for row in report.rows for line in _lines(row)]
     notes = [f"{row.name}: {row.caveat}" for row in report.rows if row.caveat]
+    notes += map(unusable_text, report.unusable)
     if report.baseline is not None:
         notes.insert(
             0, f"Ratios and drift (largest ‖difference‖ / ‖baseline‖ of an output) refer to {report.baseline}."
@@ -102,6 +103,14 @@ def drift_text(row: BenchRow) -> str:
         return ""
     values = [difference.norm_relative for difference in row.drift]
     return "not finite" if None in values else f"{max(value for value in values if value is not None):.1e}"
+
+
+def unusable_text(unusable: Unusable) -> str:
+    """Return who could not be timed and why, as one line."""
+    size = "" if unusable.batch is None else f" at batch {unusable.batch}"
+    where = f" [{unusable.where}]" if unusable.where else ""
+    remedy = f"; {unusable.remedy}" if unusable.remedy else ""
+    return f"not timed: {unusable.name}{size}: {unusable.what}{where}{remedy}"
 
 
 def _lines(row: BenchRow) -> list[tuple[str, ...]]:

@@ -67,7 +67,8 @@ class _State:
 class Worker:
     """A contestant's process, from the outside.  Use it as a context; leaving it ends the process.
 
-    Every method raises what the contestant raised, or ``ModelError`` if its process died.
+    Every method raises what the contestant raised, or ``ModelError`` if its process died; a contestant that could
+    not do one thing may be asked for another.
     """
 
     def __init__(self, path: Path, runtime: Runtime, threads: int, given: Given = NOTHING) -> None:
@@ -98,6 +99,11 @@ class Worker:
     def pid(self) -> int | None:
         """The number of the process."""
         return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is still there to be asked."""
+        return self._process.is_alive()
 
     def opened(self) -> Opened:
         """Wait until the file is loaded; call it once, first."""
@@ -152,11 +158,24 @@ def _serve(connection: Connection, path: Path, runtime: Runtime, threads: int, g
         state = _State(runner, str(path))
         while True:
             task, arguments = connection.recv()
-            connection.send(task(state, *arguments))
-    except MpdeployError as error:
-        connection.send(error)
-    except (EOFError, OSError, KeyboardInterrupt):
+            try:
+                answer = task(state, *arguments)
+            except Exception as error:  # noqa: BLE001 - told at the other end; the next task may go well
+                answer = _fault_of(error, path)
+            connection.send(answer)
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return  # the other end is gone
+    except Exception as error:  # noqa: BLE001 - told at the other end
+        connection.send(_fault_of(error, path))
+
+
+def _fault_of(error: Exception, path: Path) -> MpdeployError:
+    """A fault that survives the way to another process: of foreign ones only the text does for sure."""
+    if isinstance(error, MpdeployError):
+        return error
+    if isinstance(error, MemoryError):
+        return ModelError("there is not enough memory to run it", where=str(path), remedy="try a smaller --batch")
+    return InternalError(f"{type(error).__name__}: {error}", where=str(path))
 
 
 def _peak(state: _State) -> Peak:

@@ -46,10 +46,21 @@ def test_the_table_marks_what_is_no_result(models):
     assert "no result: fp16.onnx · onnxruntime" in done.stdout
 
 
+def test_an_unusable_model_is_a_line_and_an_exit_code_beside_the_other_rows(models, tmp_path):
+    done = bench(tmp_path / "none.onnx", models[0], *QUICK, "--json")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("mpdeploy: not timed: none.onnx · auto: model not found")
+    document = json.loads(done.stdout)
+    assert [row["name"] for row in document["rows"]] == ["fp32.onnx · onnxruntime"]
+    assert [(who["path"], who["exit_code"]) for who in document["unusable"]] == [(str(tmp_path / "none.onnx"), 2)]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--runtime", "torch"], "add --runtime emulator or onnxruntime"),
+        (["--runtime", "torch"], "use --runtime emulator or onnxruntime"),
+        (["--seconds", "nan"], "nan is not in the range"),
+        (["--threads", "100000"], "no runtime works in 100000 threads"),
         (["--dim", "length"], "--dim sequence=128"),
         (["--batch", "0"], "bench --help"),
     ],

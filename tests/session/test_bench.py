@@ -1,5 +1,6 @@
 """Benchmarks: who runs where, what is compared with what, and what is no result.  Durations are not asserted."""
 
+import multiprocessing
 import os
 import signal
 
@@ -81,15 +82,91 @@ def test_named_runtimes_apply_to_every_file_that_they_take(product):
     both = [Runtime.EMULATOR, Runtime.OPENVINO, Runtime.TORCH]
     assert [entrant.runtime for entrant in contestants([product()], both)] == both[:2]
     assert len(contestants([product(), product()], both)) == 2
-    with pytest.raises(UsageError, match=r"none of the runtimes .*--runtime emulator"):
-        contestants([product()], [Runtime.TORCH])
+    with pytest.raises(UsageError, match=r"torch does not run .*--runtime emulator"):
+        bench(contestants([product()], [Runtime.TORCH]), QUICK)
 
 
-def test_a_contestants_fault_is_the_benchmarks(product, tmp_path):
+def test_who_cannot_run_does_not_stop_the_others(product, tmp_path):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
+    found = bench(contestants([broken, tmp_path / "none.onnx", product()], []), QUICK)
+    assert [row.name for row in found.rows] == ["fp32.onnx · onnxruntime"]
+    assert [(who.name, who.batch, who.exit_code) for who in found.unusable] == [
+        ("broken.onnx · auto", None, 2),
+        ("none.onnx · auto", None, 2),
+    ]
+    assert "not timed: broken.onnx · auto: not an ONNX model" in page(found)
     with pytest.raises(UsageError, match=r"not an ONNX model.*broken\.onnx"):
-        bench([Contestant(product(), Runtime.ONNXRUNTIME), Contestant(broken, Runtime.ONNXRUNTIME)], QUICK)
+        bench(contestants([broken], []), QUICK)
+
+
+SAME = """<ir_version: 10, opset_import: ["" : 22]> g (float[N,8] {name}) => (float[N,N] y) {{
+    turned = Transpose<perm=[1,0]>({name})  y = MatMul({name}, turned)
+}}"""
+FIXED = """<ir_version: 10, opset_import: ["" : 22]> g (float[2,8] pixels) => (float[2,8] y) { y = Neg(pixels) }"""
+
+
+def test_a_batch_size_that_one_cannot_take_is_left_out_of_it_alone(product, text_model):
+    found = bench(contestants([product(), text_model(FIXED)], []), QUICK)
+    assert [[timing.batch for timing in row.timings] for row in found.rows] == [[1, 2], [2]]
+    assert [(who.batch, who.exit_code) for who in found.unusable] == [(1, 2)]
+    assert "fixed: 2" in found.unusable[0].what
+    assert found.rows[1].timings[0].ratio is not None
+    assert found.rows[1].drift == ()  # its first inputs were not those of the others
+    assert svg(found).count("<rect") == 3
+
+
+def test_the_batch_size_is_the_first_ones_if_nobody_says_one(product, text_model):
+    few = BenchSettings(rounds=1, seconds=0.0, warmup=0.0, threads=1)
+    both = [product(), text_model(FIXED)]
+    for paths, batch in ((both[:1], 1), (both[1:], 2), (both[::-1], 2)):
+        found = bench(contestants(paths, []), few)
+        assert [[timing.batch for timing in row.timings] for row in found.rows] == [[batch]] * len(paths)
+
+
+def test_inputs_of_other_names_are_the_same_and_other_inputs_are_their_own(product, text_model):
+    renamed = text_model(SAME.format(name="pixels"), "renamed.onnx")
+    other = text_model(
+        """<ir_version: 10, opset_import: ["" : 22]> g (uint8[N,3] x) => (float[N,3] y) { y = Cast<to=1>(x) }""",
+        "other.onnx",
+    )
+    found = bench(contestants([product(), renamed, other], []), QUICK)
+    assert found.unusable == ()
+    assert [row.drift and row.drift[0].norm_relative for row in found.rows] == [0.0, 0.0, ()]
+
+
+def test_a_fault_in_the_middle_ends_one_contestant_only(product, text_model):
+    """Its worker is killed as soon as the rounds begin."""
+    doomed = text_model(SAME.format(name="x"), "doomed.onnx")
+    killed = []
+
+    def kill(share, detail):
+        if "round 1" in detail and not killed:
+            children = (process.pid for process in multiprocessing.active_children())
+            killed.append(sorted(children)[-1])
+            os.kill(killed[0], signal.SIGKILL)
+
+    found = bench(contestants([product(), doomed], []), QUICK, progress=kill)
+    assert [row.name for row in found.rows] == ["fp32.onnx · onnxruntime"]
+    assert [(who.name, who.batch, who.exit_code) for who in found.unusable] == [("doomed.onnx · onnxruntime", 1, 3)]
+
+
+def test_a_batch_of_nothing_and_texts_have_no_drift_and_a_picture(text_model):
+    empty = text_model(
+        """<ir_version: 10, opset_import: ["" : 22]> g (float[0,8] x) => (float[0,8] y) { y = Neg(x) }"""
+    )
+    texts = text_model(
+        """<ir_version: 10, opset_import: ["" : 22]> g (string[N] x) => (string[N] y) { y = Identity(x) }""", "t.onnx"
+    )
+    for path in (empty, texts):
+        found = bench(contestants([path], []), BenchSettings(rounds=1, seconds=0.0, warmup=0.0, threads=1))
+        assert found.rows[0].drift == ()
+        assert "<rect" in svg(found)
+
+
+def test_inputs_larger_than_memory_are_no_fault_of_ours(product):
+    with pytest.raises(UsageError, match=r"do not fit into memory .*--batch"):
+        bench(contestants([product()], []), BenchSettings(batches=(1 << 50,)))
 
 
 def test_a_fault_keeps_its_place_and_remedy_across_processes(product, x):
