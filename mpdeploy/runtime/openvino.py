@@ -1,6 +1,9 @@
 """OpenVINO's CPU plugin as a runner: real BF16 arithmetic on processors that have it."""
 
+import contextlib
 import importlib
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,8 @@ _REASON_LINES = 2
 class OpenVinoRunner:
     """The ONNX model in ``path``, compiled by OpenVINO for the CPU with the graph's own types.
 
-    ``threads`` 0 means one per core.  Raises ``DependencyError`` if OpenVINO is not installed, ``UsageError`` for a
-    file that is no model, ``ModelError`` if OpenVINO refuses the model.
+    ``threads`` 0 means one per core; it may be run from several threads at once.  Raises ``DependencyError`` if
+    OpenVINO is not installed, ``UsageError`` for a file that is no model, ``ModelError`` if OpenVINO refuses the model.
     """
 
     def __init__(self, path: Path, threads: int = 0) -> None:
@@ -43,7 +46,7 @@ class OpenVinoRunner:
             self._compiled = core.compile_model(core.read_model(str(path)), DEVICE, settings)
         except Exception as error:
             raise ModelError(f"OpenVINO refuses the model: {_reason(error)}", where=self._where) from error
-        self._request = self._compiled.create_infer_request()
+        self._idle: deque[Any] = deque()  # requests that nobody uses: one serves one thread at a time
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -62,8 +65,9 @@ class OpenVinoRunner:
         """
         arrays = {spec.name: self._tensor(feed, spec) for spec in self._inputs}
         try:
-            # Inputs are read in place; outputs are copied, because the next run overwrites them.
-            results = self._request.infer(arrays, share_inputs=True)
+            with self._request() as request:
+                # Inputs are read in place; outputs are copied, because the next run overwrites them.
+                results = request.infer(arrays, share_inputs=True)
         except Exception as error:
             reason = _reason(error)
             if "set the input tensor" in reason:
@@ -91,6 +95,15 @@ class OpenVinoRunner:
             note=note,
         )
 
+    @contextlib.contextmanager
+    def _request(self) -> Iterator[Any]:
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        yield request  # one that failed is not used again
+        self._idle.append(request)
+
     def _tensor(self, feed: Feed, spec: TensorSpec) -> Any:
         if spec.name not in feed:
             raise UsageError(f"the data lacks input '{spec.name}'", where=self._where)
@@ -99,7 +112,9 @@ class OpenVinoRunner:
             raise UsageError(f"input '{spec.name}' is {array.dtype.name}, the model takes {spec}", where=self._where)
         if array.dtype == _BFLOAT16:  # a type that numpy does not know of itself
             return self._openvino.Tensor(array.view(np.uint16), array.shape, self._openvino.Type.bf16)
-        return self._openvino.Tensor(array, shared_memory=True) if array.dtype.kind in "fiu" else array
+        # Memory that may not be written to is not shared: OpenVINO asks for more than it needs.
+        shared = array.dtype.kind in "fiu" and array.flags.writeable
+        return self._openvino.Tensor(array, shared_memory=True) if shared else array
 
     def _executed(self) -> set[str]:
         operators = self._compiled.get_runtime_model().get_ordered_ops()

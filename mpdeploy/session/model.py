@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import ml_dtypes
 import numpy as np
@@ -56,12 +56,30 @@ class Model:
     ``model(a, b)`` takes the inputs in the model's order, ``model({"a": a, "b": b})`` by name.  Inputs are numpy
     arrays or torch tensors, all of the same kind, and outputs come as that kind.  Nothing is converted on the way:
     memory is shared where the runtime allows (CPU tensors and arrays; CUDA tensors with an engine), and a wrong
-    type, device or shape raises ``UsageError``.
+    type, device or shape raises ``UsageError``.  Several threads may call it at once.
+
+    ``close()``, or leaving a ``with`` block, gives the memory of the model back; nothing runs after that.
     """
 
     def __init__(self, runner: Runner, where: str) -> None:
-        self._runner = runner
+        self._open: Runner | None = runner
         self._where = where
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the memory of the model back, as soon as calls in other threads are through; twice is fine."""
+        self._open = None
+
+    @property
+    def _runner(self) -> Runner:
+        if self._open is None:
+            raise UsageError("the model is closed", where=self._where, remedy="load it again")
+        return self._open
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -102,11 +120,12 @@ class Model:
             )
         if not tensors:
             return dict(self._runner.run(self._checked({n: np.asarray(value) for n, value in feed.items()})))
-        given = cast("dict[str, torch.Tensor]", dict(feed))
-        if hasattr(self._runner, "run_tensors"):
-            return dict(cast("EngineRunner", self._runner).run_tensors(given))
+        given = {name: self._plain(name, tensor) for name, tensor in cast("Mapping[str, torch.Tensor]", feed).items()}
+        runner = self._runner
+        if hasattr(runner, "run_tensors"):
+            return dict(cast("EngineRunner", runner).run_tensors(given))
         arrays = {name: self._to_array(name, tensor) for name, tensor in given.items()}
-        return {name: _to_tensor(array) for name, array in self._runner.run(self._checked(arrays)).items()}
+        return {name: _to_tensor(array) for name, array in runner.run(self._checked(arrays)).items()}
 
     def _checked(self, feed: dict[str, Array]) -> dict[str, Array]:
         specs = {spec.name: spec for spec in self.inputs}
@@ -123,6 +142,19 @@ class Model:
                 )
         return fit(feed, self.inputs, self._where).feed
 
+    def _plain(self, name: str, tensor: "torch.Tensor") -> "torch.Tensor":
+        """The tensor as numbers in memory: what torch only notes down (a sign, a conjugate) is carried out."""
+        import torch
+
+        if tensor.layout != torch.strided:
+            kind = str(tensor.layout).removeprefix("torch.")
+            raise UsageError(
+                f"input '{name}' is a tensor of layout {kind}, the model reads dense ones",
+                where=self._where,
+                remedy="convert it with .to_dense()",
+            )
+        return tensor.detach().resolve_conj().resolve_neg()
+
     def _to_array(self, name: str, tensor: "torch.Tensor") -> Array:
         if tensor.device.type != "cpu":
             raise UsageError(
@@ -132,10 +164,13 @@ class Model:
             )
         import torch
 
-        detached = tensor.detach()
-        if detached.dtype == torch.bfloat16:  # numpy has no name for it of its own; the bits are the same
-            return detached.contiguous().view(torch.int16).numpy().view(_BFLOAT16)
-        return detached.numpy()
+        if tensor.dtype == torch.bfloat16:  # numpy has no name for it of its own; the bits are the same
+            return tensor.contiguous().view(torch.int16).numpy().view(_BFLOAT16)
+        try:
+            return tensor.numpy()
+        except TypeError as error:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UsageError(f"input '{name}' is {kind}, for which arrays have no type", where=self._where) from error
 
 
 def _is_tensor(value: object) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mpdeploy.runtime.feeds import Feeds
     from mpdeploy.source.given import Given
 
+_MOST_THREADS = 1024  # far above any machine's cores; beyond it runtimes spend minutes on starting threads
 _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 
 
@@ -71,9 +72,13 @@ def open_runner(
 
     ``threads`` 0 means one per core, and torch's own setting for torch.  ``given`` says of a torch model what its
     file does not, ``data`` what its inputs are where neither does.  Raises ``UsageError`` for a file that is none of
-    these or a runtime that does not take it, ``ModelError`` if the runtime refuses it or it would run code,
-    ``DependencyError`` if the runtime or its hardware is missing.
+    these, a runtime that does not take it or an impossible number of threads, ``ModelError`` if the runtime refuses
+    it or it would run code, ``DependencyError`` if the runtime or its hardware is missing.
     """
+    if not 0 <= threads <= _MOST_THREADS:
+        raise UsageError(
+            f"no runtime works in {threads} threads", where="--threads", remedy="leave it out for one per core"
+        )
     kind = kind_of(path)
     takers = RUNTIMES_OF[kind]
     if runtime is not Runtime.AUTO and runtime not in takers:

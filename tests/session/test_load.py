@@ -1,5 +1,6 @@
 """`mpdeploy.load`: the same call for arrays and tensors, nothing converted behind the caller's back."""
 
+import threading
 import warnings
 
 import ml_dtypes
@@ -61,6 +62,9 @@ def test_bfloat16_goes_through_bit_by_bit(text_model):
         (np.zeros(8, np.float32), "1 dimensions"),
         (torch.zeros(3, 8, dtype=torch.float16), "float16, the model takes"),
         (torch.zeros(3, 8, device="meta"), "on meta, the model runs on the CPU"),
+        (torch.zeros(3, 8).to_sparse(), r"layout sparse_coo.*to_dense"),
+        (torch.zeros(3, 8, dtype=torch.complex64).conj(), "complex64, the model takes"),
+        (torch.zeros(3, 8, dtype=torch.float8_e4m3fn), "float8_e4m3fn, for which arrays have no type"),
         ({"z": np.zeros((3, 8), np.float32)}, "no input 'z'"),
         ({}, "lacks input 'x'"),
     ],
@@ -80,6 +84,9 @@ def test_unknown_runtimes_and_files_are_refused(product, tmp_path):
         mpdeploy.load(product(), runtime="cuda")
     with pytest.raises(UsageError, match=r"torch does not run an ONNX model .*; use --runtime emulator"):
         mpdeploy.load(product(), runtime="torch")
+    for threads in (-1, 100_000):
+        with pytest.raises(UsageError, match="no runtime works in"):
+            mpdeploy.load(product(), threads=threads)
     with pytest.raises(UsageError, match="not found"):
         mpdeploy.load(tmp_path / "nothing.onnx")
 
@@ -189,3 +196,46 @@ def test_memory_is_shared_on_the_way_in():
     array = np.ones(3, np.float32)
     Model(Witness(), "witness")({"x": array, "b": np.ones(3, ml_dtypes.bfloat16)})
     assert np.shares_memory(received["x"], array)
+
+
+def test_what_torch_only_notes_down_is_carried_out(text_model):
+    model = mpdeploy.load(text_model(TWO))
+    turned = torch.complex(torch.zeros(2), torch.ones(2)).conj().imag  # -1 each, by a note on the tensor
+    assert turned.is_neg()
+    total, difference = model(turned, torch.zeros(2, requires_grad=True))
+    assert total.tolist() == difference.tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "emulator"])
+def test_threads_share_a_model_and_arrays_may_be_read_only(product, runtime):
+    if runtime == "openvino":
+        pytest.importorskip("openvino", reason="OpenVINO is not installed")
+    model = mpdeploy.load(product(), runtime=runtime)
+    inputs = [np.full((16, 8), number, np.float32) for number in range(4)]
+    for array in inputs:
+        array.flags.writeable = False
+    wrong = []
+
+    def call(x):
+        for _ in range(50):
+            try:
+                if not np.array_equal(model(x), x @ x.T):
+                    wrong.append("other numbers")
+            except Exception as error:  # noqa: BLE001 - told to the test
+                wrong.append(str(error))
+
+    threads = [threading.Thread(target=call, args=(x,)) for x in inputs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_closed_model_does_not_run(product, x):
+    with mpdeploy.load(product()) as model:
+        assert model(x).shape == (3, 3)
+    model.close()
+    for use in (lambda: model(x), lambda: model(torch.from_numpy(x)), lambda: model.inputs, model.describe):
+        with pytest.raises(UsageError, match="the model is closed"):
+            use()
