@@ -21,7 +21,7 @@ def check_bundle(folder: Path, key: Path | None = None) -> Manifest:
     key a forger who rewrites manifest and digest stays unseen: hashes find damage, signatures find forgery.
     """
     path = folder / MANIFEST
-    if not path.is_file() or not ((folder / DIGEST).exists() or _is_manifest(path)):
+    if not is_bundle(folder):
         raise UsageError(
             "not a bundle: it has no manifest", where=str(folder), remedy="make one with 'mpdeploy bundle'"
         )
@@ -42,6 +42,13 @@ def check_bundle(folder: Path, key: Path | None = None) -> Manifest:
         more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         raise _changed(f"{'; '.join(faults[:_SHOWN])}{more}", folder)
     return manifest
+
+
+def is_bundle(folder: Path) -> bool:
+    """Tell whether a folder is a bundle, damaged or not."""
+    path = folder / MANIFEST
+    # Other folders have a manifest of that name, too; a bundle's at least says what it is.
+    return path.is_file() and ((folder / DIGEST).exists() or Manifest.schema.encode() in path.read_bytes())
 
 
 def digest_text(manifest: bytes, signed: bytes | None) -> bytes:
@@ -76,11 +83,6 @@ def _faults(folder: Path, manifest: Manifest) -> Iterator[str]:
         name = path.relative_to(folder).as_posix()
         if (path.is_symlink() or not path.is_dir()) and name not in expected:
             yield f"{name} was added"
-
-
-def _is_manifest(path: Path) -> bool:
-    """Whether the file at least says that it is a bundle's manifest: other folders have one of that name, too."""
-    return Manifest.schema.encode() in path.read_bytes()
 
 
 def _read(path: Path) -> bytes | None:

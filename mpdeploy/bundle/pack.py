@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-
 from mpdeploy import __version__, records
-from mpdeploy.bundle.check import digest_text
+from mpdeploy.bundle.check import digest_text, is_bundle
 from mpdeploy.bundle.contents import Contents, gather
 from mpdeploy.bundle.judgement import reasons_against, source_of
 from mpdeploy.bundle.manifest import (
@@ -33,7 +31,7 @@ from mpdeploy.bundle.triton import Serving, lay_out
 from mpdeploy.engine.record import sidecar_of
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_folder, readable_file, sha256_of
-from mpdeploy.runtime.feeds import Feeds
+from mpdeploy.runtime.feeds import Feeds, save_npz
 
 _VERSION_DIGITS = 12
 
@@ -100,12 +98,14 @@ class _Files:
 def pack(source: Path, output: Path, packing: Packing) -> Manifest:
     """Write the release that the folder ``source`` amounts to into the folder ``output``; return its manifest.
 
-    ``output`` appears whole or not at all, and an older one of that name is replaced.  A release that may not be
-    shipped is packed all the same, and says so.  Raises ``UsageError`` for missing or damaged parts,
+    ``output`` appears whole or not at all, and an older bundle of that name is replaced, no other folder.  A release
+    that may not be shipped is packed all the same, and says so.  Raises ``UsageError`` for missing or damaged parts,
     ``DependencyError`` if signing or serving needs a package.
     """
     if output.resolve() == source.resolve() or output.resolve() in source.resolve().parents:
         raise UsageError("the bundle would replace the folder it is made from", where=str(output))
+    if output.is_dir() and any(output.iterdir()) and not is_bundle(output):
+        raise UsageError("the folder would be replaced, and is no bundle", where=str(output), remedy="name a new one")
     contents = gather(source)
     with atomic_folder(output) as folder:
         files = _Files(folder)
@@ -174,8 +174,7 @@ def _add_sample(files: _Files, feeds: Feeds) -> None:
     inside = "sample/sample.npz"
     target = files.folder / inside
     target.parent.mkdir()
-    with target.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **next(iter(feeds)))
+    save_npz(target, next(iter(feeds)))
     files.roles[inside] = Role.SAMPLE
 
 

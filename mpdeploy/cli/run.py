@@ -48,8 +48,9 @@ def command(model: Path, data: str, runtime: str, output: Path | None, threads: 
             if facts.nan or facts.inf:
                 line += f"  {facts.nan} NaN, {facts.inf} infinite"
             print(line)
-        if ran.note:
-            note(f"note: {ran.note}")
+        for text in (ran.note, *report.notes):
+            if text:
+                note(f"note: {text}")
         if report.written:
             print(f"  outputs: {report.written}")
 

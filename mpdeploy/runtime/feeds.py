@@ -83,6 +83,15 @@ def open_feeds(source: str) -> Feeds:
     return Feeds(source, lambda: iter([(source, read_npz(path))]), 1, lambda: sha256_of(path))
 
 
+def as_feeds(data: "str | Path | Feeds | Feed | Iterable[Feed]") -> Feeds:
+    """Return the feeds that Python code means: what ``--data`` names, one dict of arrays, or an iterable of them."""
+    if isinstance(data, Feeds):
+        return data
+    if isinstance(data, str | Path):
+        return open_feeds(str(data))
+    return feeds_of([data] if isinstance(data, Mapping) else data)
+
+
 def feeds_of(feeds: Iterable[Feed], name: str = "arrays") -> Feeds:
     """Return feeds over dicts of arrays that Python code holds: a list, or any iterable that can be read again."""
 
@@ -117,6 +126,19 @@ def read_npz(path: Path) -> dict[str, Array]:
                 where=str(path),
                 remedy="write it with numpy.savez, arrays of numbers only",
             ) from error
+
+
+def save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays under any names, so that ``read_npz`` and ``numpy.load`` return them.
+
+    Texts are stored in numpy's own type for them.  BF16, of which numpy's files forget the name, is stored as its
+    bits (``V2``), and is BF16 again where it feeds a model.
+    """
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:  # numpy.savez refuses an array called "file"
+        for name, array in arrays.items():
+            plain = array.astype(str) if array.dtype.kind == "O" else array
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, np.asanyarray(plain), allow_pickle=False)
 
 
 def _from_folder(folder: Path) -> Feeds:

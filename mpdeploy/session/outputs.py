@@ -9,7 +9,7 @@ import numpy as np
 
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_folder, atomic_path
-from mpdeploy.runtime.feeds import Feeds
+from mpdeploy.runtime.feeds import Feeds, save_npz
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.runner import Array, Execution, Runner
 
@@ -50,8 +50,11 @@ def run_over(runner: Runner, model: str, feeds: Feeds, output: Path | None) -> R
     """Run every feed and return the report.
 
     ``output`` ending in ``.npz`` takes the outputs of a single feed, any other name becomes a folder with one
-    ``.npz`` for each feed; either appears whole or not at all.  Raises ``UsageError`` for data that do not fit.
+    ``.npz`` for each feed; either appears whole or not at all.  Raises ``UsageError`` for data that do not fit, and
+    for outputs that would take the place of the data, or of a folder with other things in it.
     """
+    if output is not None and output.exists() and Path(feeds.name).exists() and output.samefile(feeds.name):
+        raise UsageError("the outputs would replace the data", where=str(output), remedy="name another output")
     tallies: dict[str, _Tally] = {}
     notes: dict[str, None] = {}
     count = 0
@@ -65,6 +68,8 @@ def run_over(runner: Runner, model: str, feeds: Feeds, output: Path | None) -> R
             store(where, results)
             count += 1
     facts = tuple(tally.facts() for tally in tallies.values())
+    if output is not None and any(fact.dtype == "bfloat16" for fact in facts):
+        notes["BF16 outputs are stored as their bits: read them with array.view(ml_dtypes.bfloat16)"] = None
     return RunReport(model, runner.describe(), count, facts, str(output) if output else "", tuple(notes))
 
 
@@ -82,23 +87,31 @@ def _store(output: Path | None) -> Iterator[Store]:
                         where=str(output),
                         remedy="name a folder: leave .npz out",
                     )
-                _save(scratch, results)
+                save_npz(scratch, results)
 
             yield store_one
     else:
+        _require_replaceable(output)
         with atomic_folder(output) as folder:
 
             def store_each(where: str, results: dict[str, Array]) -> None:
                 number = sum(1 for _ in folder.iterdir())
                 stem = Path(where).stem if where.endswith(".npz") else f"{number:06d}"
-                _save(folder / f"{stem}.npz", results)
+                save_npz(folder / f"{stem}.npz", results)
 
             yield store_each
 
 
-def _save(path: Path, results: dict[str, Array]) -> None:
-    with path.open("wb") as stream:  # given a path, numpy would add its own suffix
-        np.savez(stream, allow_pickle=False, **results)
+def _require_replaceable(folder: Path) -> None:
+    """Refuse to replace a folder that holds anything but what an earlier run wrote."""
+    if folder.is_dir():
+        strange = next((path for path in sorted(folder.iterdir()) if path.suffix != ".npz" or not path.is_file()), None)
+        if strange is not None:
+            raise UsageError(
+                f"the folder would be replaced, and holds more than outputs: {strange.name}",
+                where=str(folder),
+                remedy="name a new folder",
+            )
 
 
 class _Tally:

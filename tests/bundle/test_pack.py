@@ -140,3 +140,15 @@ def test_names_that_differ_in_case_alone_are_told(export, tmp_path):
     with pytest.raises(UsageError, match=r"two different files would be models/model\.onnx"):
         pack(export, tmp_path / "out", Packing("net"))
     assert not (tmp_path / "out").exists()
+
+
+def test_only_a_bundle_is_replaced(export, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    pack(export, home, Packing("net"))  # an empty folder may become one
+    pack(export, home, Packing("net"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("dear")
+    with pytest.raises(UsageError, match=r"would be replaced, and is no bundle .*other"):
+        pack(export, tmp_path / "other", Packing("net"))
+    assert (tmp_path / "other" / "letter.txt").read_text() == "dear"

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import onnx.parser
 import pytest
@@ -97,3 +98,43 @@ def test_a_state_dict_runs_with_the_inputs_of_the_data(tmp_path):
     alone = run(tmp_path / "net.pth", "--data", tmp_path / "x.npz")
     assert alone.returncode == 2
     assert "--model FILE.py:FUNCTION" in alone.stderr
+
+
+def test_what_is_in_the_way_of_the_outputs_stays(model, data, tmp_path):
+    """The data themselves, and any folder that no run wrote."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    for place, says in (
+        (data, "would replace the data"),
+        (data / "0.npz", "would replace the data"),
+        (tmp_path / "home", "letter.txt"),
+    ):
+        done = run(model, "--data", place if place.suffix else data, "-o", place)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert says in done.stderr
+        assert "name a" in done.stderr
+    assert sorted(path.name for path in data.iterdir()) == ["0.npz", "1.npz"]
+    assert (tmp_path / "home" / "letter.txt").read_text() == "dear"
+    assert np.load(data / "0.npz")["x"].tolist() == [1.0, 1.0]
+
+
+TEXTS = """<ir_version: 10, opset_import: ["" : 22]>
+g (string[N] file, bfloat16[N] b) => (string[N] allow_pickle, bfloat16[N] c) {
+    allow_pickle = Identity(file)  c = Add(b, b)
+}"""
+
+
+def test_outputs_of_any_name_and_type_are_written(tmp_path):
+    """Texts, BF16, and the names that numpy.savez keeps for itself."""
+    from mpdeploy.runtime.feeds import read_npz, save_npz
+
+    path = tmp_path / "texts.onnx"
+    path.write_bytes(onnx.parser.parse_model(TEXTS).SerializeToString())
+    save_npz(tmp_path / "in.npz", {"file": np.array(["a", "über"]), "b": np.array([1.0, 1.5], np.float32)})
+    done = run(path, "--data", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert done.returncode == 0, done.stderr
+    assert "view(ml_dtypes.bfloat16)" in done.stderr
+    with np.load(tmp_path / "out.npz") as written:
+        assert written["allow_pickle"].tolist() == ["a", "über"]
+        assert written["c"].view(ml_dtypes.bfloat16).tolist() == [2.0, 3.0]
+    assert sorted(read_npz(tmp_path / "out.npz")) == ["allow_pickle", "c"]
