@@ -1,15 +1,18 @@
 """``mpdeploy.build``: an engine from an ONNX model, in the words of the command's flags."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.monitor import Progress
 from mpdeploy.engine.options import BuildOptions, features_named, parse_capabilities, parse_shapes, parse_size
+from mpdeploy.engine.publish import require_free
 from mpdeploy.engine.record import EngineRecord
 from mpdeploy.errors import UsageError
+from mpdeploy.graph.io import files_of
 from mpdeploy.numerics.formats import Format
-from mpdeploy.runtime.feeds import Feeds
+from mpdeploy.runtime.feeds import Feeds, as_feeds
+from mpdeploy.runtime.runner import Feed
 
 _EXPECTABLE = (Format.FP32, Format.FP16, Format.BF16)
 
@@ -27,7 +30,7 @@ def build(
     feature: str | Sequence[str] = (),
     expect: str | Format | None = None,
     plan: str | Path | None = None,
-    data: str | Feeds | None = None,
+    data: str | Path | Feeds | Feed | Iterable[Feed] | None = None,
     drift: str | Path | None = None,
     timing_cache: str | Path | None = None,
     cache: str | Path | None = None,
@@ -39,7 +42,8 @@ def build(
     The engine computes in the types that stand in the model.  The arguments are the flags of `mpdeploy build`:
     ``shapes`` are words such as ``"image:1x3x8x8:4x3x8x8:8x3x8x8"``, ``sm`` compute capabilities (``86``, ``8.6``,
     ``"86,89"``), ``workspace`` bytes or ``"4G"``, ``feature`` words of ``Feature``.  A flag that may be repeated takes
-    one word or several.  ``progress`` is called with ``BuildStep``s and may raise to stop.
+    one word or several; ``data`` is what the flag names, a dict of arrays, or several.  ``progress`` is called with
+    ``BuildStep``s and may raise to stop.
 
     Returns the record that the sidecar holds.  Raises what ``build_engine`` raises, and ``UsageError`` for a word that
     the flag would not take.
@@ -48,6 +52,7 @@ def build(
         raise UsageError("the shape ranges come from --data or from --shapes, not from both", where="mpdeploy build")
     if rebuilds < 1:
         raise UsageError("an engine is built at least once", where=f"--rebuilds {rebuilds}")
+    require_free(Path(output), _files_read(Path(model), plan, drift, data, timing_cache))
     options = BuildOptions(
         profiles=parse_shapes(_words(shapes)),
         capabilities=parse_capabilities(_words(sm)),
@@ -64,12 +69,18 @@ def build(
         options=options,
         expect=None if expect is None else _format(expect),
         plan=plan,
-        data=data,
+        data=None if data is None else as_feeds(data),
         drift=drift,
         cache=cache,
         rebuilds=rebuilds,
         progress=progress,
     )
+
+
+def _files_read(model: Path, *others: object) -> tuple[Path, ...]:
+    """Every file that the build reads, the model's external data among them."""
+    named = tuple(Path(other) for other in others if isinstance(other, str | Path))
+    return (*(files_of(model) if model.is_file() else ()), *named)
 
 
 def _words(given: str | float | Sequence[str | float]) -> tuple[str, ...]:

@@ -7,10 +7,11 @@ from enum import Enum
 
 from mpdeploy.errors import UsageError
 
-_SHAPE = re.compile(r"\d+(x\d+)*|scalar")
-_SIZE = re.compile(r"(\d+)([KMG]?)(?:iB|B)?", re.IGNORECASE)
+_SHAPE = re.compile(r"\d+(x\d+)*|scalar", re.ASCII)
+_SIZE = re.compile(r"(\d+)([KMG]?)(?:iB|B)?", re.IGNORECASE | re.ASCII)
 _SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LEVELS = range(6)
+_LARGEST = (1 << 63) - 1  # TensorRT counts bytes and dimensions in 64 bits
 
 Shape = tuple[int, ...]
 
@@ -39,6 +40,8 @@ class ShapeRange:
     def __post_init__(self) -> None:
         if not len(self.min) == len(self.opt) == len(self.max):
             raise UsageError("minimum, optimum and maximum differ in rank", where=f"--shapes {self}")
+        if any(size > _LARGEST for size in self.max):
+            raise UsageError("a dimension is larger than TensorRT can count", where=f"--shapes {self}")
         if any(not low <= best <= high for low, best, high in zip(self.min, self.opt, self.max, strict=True)):
             raise UsageError(
                 "a range must satisfy minimum <= optimum <= maximum in every dimension",
@@ -85,6 +88,12 @@ class BuildOptions:
         object.__setattr__(self, "features", tuple(sorted(set(self.features), key=lambda feature: feature.value)))
         if self.workspace is not None and self.workspace <= 0:
             raise UsageError("the workspace must be larger than zero bytes", where=f"--workspace {self.workspace}")
+        if self.workspace is not None and self.workspace > _LARGEST:
+            raise UsageError(
+                "the workspace is larger than TensorRT can count",
+                where=f"--workspace {self.workspace}",
+                remedy="leave it out for all the memory of the GPU",
+            )
         if self.optimization_level is not None and self.optimization_level not in _LEVELS:
             raise UsageError("the optimisation level goes from 0 to 5", where=f"--opt-level {self.optimization_level}")
 

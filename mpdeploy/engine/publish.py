@@ -1,21 +1,58 @@
 """Engine and sidecar appear together: two names cannot change in one step, so they change back to back."""
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mpdeploy import records
 from mpdeploy.engine.record import EngineRecord, sidecar_of
+from mpdeploy.errors import UsageError
 from mpdeploy.files import disk_faults, scratch_path
+
+_ELSEWHERE = "name another output"
+_SCHEMA = f"{EngineRecord.schema.partition('/')[0]}/"
+
+
+def require_free(target: Path, inputs: Iterable[Path] = ()) -> None:
+    """Raise ``UsageError`` if the engine ``target`` or its sidecar would replace what is neither.
+
+    That is: one of ``inputs``, which the build reads; a device or a pipe; another document where the sidecar goes,
+    such as the plan of ``low.onnx``, which has the name of the sidecar of ``low.plan``.
+    """
+    sidecar = sidecar_of(target)
+    for path, what in ((target, "the engine"), (sidecar, "the engine's sidecar")):
+        if not path.exists() or path.is_dir():
+            continue
+        if not path.is_file():
+            raise UsageError(f"{what} would replace a device or a pipe", where=str(path), remedy=_ELSEWHERE)
+        lost = next((given for given in inputs if given.exists() and path.samefile(given)), None)
+        if lost is not None:
+            raise UsageError(f"{what} would overwrite what it is built from", where=str(path), remedy=_ELSEWHERE)
+    if sidecar.is_file() and not _is_sidecar(sidecar):
+        raise UsageError(
+            "the engine's sidecar would overwrite a file that is no sidecar", where=str(sidecar), remedy=_ELSEWHERE
+        )
+
+
+def _is_sidecar(path: Path) -> bool:
+    """Whether the file is an engine's sidecar, of whatever version, or so damaged that it is no document at all."""
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError:
+        return True
+    return isinstance(document, dict) and str(document.get("schema")).startswith(_SCHEMA)
 
 
 def publish_engine(scratch: Path, record: EngineRecord, target: Path) -> None:
     """Put a finished engine and its sidecar in the place of those at ``target``.
 
     Both are on disk before either name changes.  A fault or Ctrl-C in between leaves the pair that was there before; a
-    kill there leaves an engine that its sidecar does not describe, which ``read_engine`` refuses.
+    kill there leaves an engine that its sidecar does not describe, which ``read_engine`` refuses.  Raises as
+    ``require_free`` does.
     """
+    require_free(target)
     sidecar = sidecar_of(target)
     with scratch_path(sidecar) as described, scratch_path(sidecar) as before, disk_faults(target):
         described.write_bytes(records.to_json(record))

@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import shlex
 from dataclasses import dataclass
 
 from mpdeploy.engine.gpu import Gpu
@@ -82,7 +83,7 @@ def check_network(network: Network, options: BuildOptions, target: Target, where
 def suggest_shapes(port: Port) -> str:
     """Return a ``--shapes`` flag for a dynamic input: its first dynamic dimension grows, further ones are free.
 
-    For an input that holds a shape the flag gives ranges of its values.
+    It is quoted as a shell takes it.  For an input that holds a shape the flag gives ranges of its values.
     """
 
     def shape(batch: int) -> Shape:
@@ -97,7 +98,8 @@ def suggest_shapes(port: Port) -> str:
                 free = _SUGGESTED_BATCHES[1]
         return tuple(sizes)
 
-    return ":".join((f"--shapes {port.name}", *(format_shape(shape(batch)) for batch in _SUGGESTED_BATCHES)))
+    word = ":".join((port.name, *(format_shape(shape(batch)) for batch in _SUGGESTED_BATCHES)))
+    return f"--shapes {shlex.quote(word)}"
 
 
 def _elements(port: Port) -> int:

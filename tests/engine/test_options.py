@@ -73,7 +73,14 @@ def test_sizes(text, size):
         assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("changes", [{"workspace": 0}, {"optimization_level": 6}])
+def test_digits_are_those_of_ascii_and_dimensions_can_be_counted():
+    with pytest.raises(UsageError, match="NAME:MIN:OPT:MAX"):
+        parse_shapes(["x:\N{ARABIC-INDIC DIGIT THREE}:4:8"])
+    with pytest.raises(UsageError, match="larger than TensorRT can count"):
+        parse_shapes([f"x:1:4:{1 << 63}"])
+
+
+@pytest.mark.parametrize("changes", [{"workspace": 0}, {"workspace": 1 << 63}, {"optimization_level": 6}])
 def test_impossible_options_die_on_construction(changes):
     with pytest.raises(UsageError):
         BuildOptions(**changes)

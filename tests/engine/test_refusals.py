@@ -1,5 +1,7 @@
 """What a target cannot do is refused in plain words, before a builder is asked."""
 
+import shlex
+
 import pytest
 
 from mpdeploy.engine.backends import find_backend
@@ -81,6 +83,11 @@ def test_an_unknown_back_end_lists_the_known_ones():
 def test_the_suggested_flag_can_be_used_as_it_is(shape, flag):
     assert suggest_shapes(Port("x", "fp32", shape)) == flag
     parse_shapes([flag.removeprefix("--shapes ")])
+
+
+def test_a_suggestion_can_be_pasted_into_a_shell():
+    port = Port("in put$(x)", "fp32", ("N", 4))
+    assert shlex.split(suggest_shapes(port)) == ["--shapes", "in put$(x):1x4:8x4:32x4"]
 
 
 class TestWithRtx:
