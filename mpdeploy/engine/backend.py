@@ -19,10 +19,10 @@ class ParsedModel(Protocol):
     def network(self) -> Network:
         """What the engine will compute, and in which types."""
 
-    def build(self, options: BuildOptions, target: Target, progress: Progress | None) -> memoryview:
-        """Return the engine's bytes.  Raises ``BuildError`` if the builder gives none.
+    def build(self, options: BuildOptions, target: Target, progress: Progress | None, output: Path) -> None:
+        """Write the engine to ``output``.  Raises ``BuildError`` if the builder gives none.
 
-        The bytes belong to the builder: they stay valid while the view is referenced.
+        ``progress`` may raise to stop.
         """
 
     def warnings(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The back ends there are, by the name that ``--backend`` takes."""
 
 from mpdeploy.engine.backend import Backend
+from mpdeploy.engine.isolated import IsolatedBackend
 from mpdeploy.engine.tensorrt import TensorRtBackend
 from mpdeploy.engine.toolkit import Flavour, load_toolkit
 from mpdeploy.errors import UsageError
@@ -9,7 +10,15 @@ BACKEND_NAMES = tuple(flavour.value for flavour in Flavour)
 
 
 def find_backend(name: str) -> Backend:
-    """Return the back end called ``name``.
+    """Return the back end called ``name``; it parses and builds each model in a process of its own.
+
+    Faults as for ``backend_here``.
+    """
+    return IsolatedBackend(backend_here(name))
+
+
+def backend_here(name: str) -> Backend:
+    """Return the back end called ``name``, at work in this process.
 
     Raises ``UsageError`` if there is none of that name, ``DependencyError`` if its library is not installed.
     """

@@ -126,7 +126,7 @@ def _make(job: _Job, parsed: ParsedModel, path: Path, cache: Path | None) -> boo
     """Write the engine to ``path``; return whether it came from the cache."""
 
     def make(fresh: Path) -> None:
-        fresh.write_bytes(parsed.build(job.options, job.target, job.progress))
+        parsed.build(job.options, job.target, job.progress, fresh)
 
     if cache is None:
         make(path)
@@ -167,7 +167,7 @@ def _summary_of(path: Path, model: ModelFacts) -> DriftSummary:
 
 def _build_again(job: _Job, path: Path) -> None:
     with job.maker.parse(Path(job.model.path)) as parsed:  # anew: a parsed model is built once
-        path.write_bytes(parsed.build(job.options, job.target, job.progress))
+        parsed.build(job.options, job.target, job.progress, path)
 
 
 def _first_results(record: EngineRecord, feeds: Feeds, engine: Path) -> Feed:

@@ -1,11 +1,7 @@
-"""Progress from the builder's own monitor, and Ctrl-C in the middle of a build."""
+"""Progress from the builder's own monitor."""
 
-import contextlib
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 
@@ -32,7 +28,7 @@ class PhaseTracker:
     """Turns the nested phases that a builder reports into ``BuildStep``s.
 
     The builder calls from inside C++, where an exception must not pass.  The first one is kept in ``failure``,
-    the builder is asked to stop, and ``interruptible`` raises the exception after it has returned.
+    and the builder is asked to stop; who called the builder raises it.
     """
 
     def __init__(self, progress: Progress | None) -> None:
@@ -60,26 +56,6 @@ class PhaseTracker:
                 phase.done = phase.total
         self._tell()
         self._phases = [phase for phase in self._phases if phase.name != name]
-
-    @contextlib.contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Make Ctrl-C stop the build at its next step, raised as ``KeyboardInterrupt`` after it has returned.
-
-        Python's own handler would raise inside the builder's callback, where TensorRT swallows it.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            yield  # signals go to the main thread only
-        else:
-            before = signal.signal(signal.SIGINT, self._interrupt)
-            try:
-                yield
-            finally:
-                signal.signal(signal.SIGINT, before)
-        if self.failure is not None:
-            raise self.failure
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        self.failure = KeyboardInterrupt()
 
     def _tell(self) -> None:
         if self.failure is not None or self._progress is None or not self._phases:

@@ -1,9 +1,8 @@
 """The same model built several times: are the engines equal, and if not, how far apart are their results?
 
 TensorRT chooses kernels by measuring them, so equal commands may give unequal engines; one build's drift is then
-a sample, not the answer.  TensorRT for RTX measures nothing and repeats most plans byte for byte, but not all: of a
-small transformer with a mask it made two to four, always the same one in new processes without randomised addresses.
-The build cache gives equal bytes in any case.
+a sample, not the answer.  TensorRT for RTX measures nothing; built each in a process of its own (see ``isolated``),
+its plans are equal byte for byte.
 """
 
 import shutil

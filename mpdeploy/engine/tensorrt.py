@@ -18,7 +18,6 @@ from mpdeploy.engine.target import Target, choose_target
 from mpdeploy.engine.toolkit import Toolkit
 from mpdeploy.errors import BuildError, DependencyError
 from mpdeploy.files import write_bytes
-from mpdeploy.graph.io import read_skeleton
 
 _FLAGS = {
     Feature.STRIP_WEIGHTS: "STRIP_PLAN",
@@ -94,20 +93,21 @@ class TensorRtModel:
         """Return TensorRT's warnings so far."""
         return self.inbox.warnings()
 
-    def build(self, options: BuildOptions, target: Target, progress: Progress | None) -> memoryview:
-        """Return the serialised plan; see ``ParsedModel.build``."""
+    def build(self, options: BuildOptions, target: Target, progress: Progress | None, output: Path) -> None:
+        """Write the serialised plan; see ``ParsedModel.build``."""
         tracker = PhaseTracker(progress)
         config = self._config(options)
         monitor = monitor_for(self.toolkit.module, tracker)
         config.progress_monitor = monitor
         timings = None if options.timing_cache is None else _read_timings(config, Path(options.timing_cache))
-        with tracker.interruptible():
-            plan = self.builder.build_serialized_network(self.definition, config)
+        plan = self.builder.build_serialized_network(self.definition, config)
+        if tracker.failure is not None:
+            raise tracker.failure
         if plan is None:
             raise self._fault()
         if options.timing_cache is not None and timings is not None:
             write_bytes(Path(options.timing_cache), bytes(timings.serialize()))
-        return memoryview(plan)
+        output.write_bytes(memoryview(plan))
 
     def _config(self, options: BuildOptions) -> Any:
         trt = self.toolkit.module
@@ -145,6 +145,8 @@ class TensorRtModel:
             raise self._fault()
 
     def _fault(self) -> BuildError:
+        from mpdeploy.graph.io import read_skeleton
+
         operators = {output: node.op_type for node in read_skeleton(self.path).graph.node for output in node.output}
         return build_fault(self.inbox.errors(), str(self.path), operators)
 

@@ -15,14 +15,14 @@ BUILT = {case.name for case in AS_GIVEN[::6]}
 
 
 def refusal(path: Path, build: bool) -> str:
-    from mpdeploy.engine.backends import find_backend
+    from mpdeploy.engine.backends import backend_here
     from mpdeploy.engine.gpu import find_gpus
 
-    backend, options = find_backend("rtx"), BuildOptions(capabilities=parse_capabilities(["86"]))
+    backend, options = backend_here("rtx"), BuildOptions(capabilities=parse_capabilities(["86"]))
     try:
         with backend.parse(path) as parsed:
             if build:
-                parsed.build(options, backend.target(options, find_gpus()), None)
+                parsed.build(options, backend.target(options, find_gpus()), None, path.with_suffix(".engine"))
     except (BuildError, ModelError, UsageError) as error:
         return str(error)
     return ""

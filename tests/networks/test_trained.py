@@ -41,13 +41,13 @@ def test_the_network_inside_if_branches_comes_out_low(tmp_path, precision):
 @pytest.mark.parametrize("name", TRAINED)
 def test_tensorrt_accepts_what_it_accepted(tmp_path, name):
     pytest.importorskip("tensorrt_rtx")
-    from mpdeploy.engine.backends import find_backend
+    from mpdeploy.engine.backends import backend_here
 
     source = path_of(name)
-    with find_backend("rtx").parse(source):
+    with backend_here("rtx").parse(source):
         pass
     for precision in ("fp16", "bf16"):
         made = tmp_path / f"{precision}.onnx"
         convert(source, made, precision=precision)
-        with find_backend("rtx").parse(made) as parsed:
+        with backend_here("rtx").parse(made) as parsed:
             assert parsed.network.census.compute.get(precision, 0) > 0
