@@ -153,7 +153,7 @@ def test_nothing_of_the_builder_reaches_the_terminal(layer, tmp_path):
 
 def test_a_fault_there_is_the_fault_here(tmp_path):
     nothing = tmp_path / "nothing.onnx"
-    with pytest.raises(MpdeployError, match="nothing.onnx") as there, find_backend("rtx").parse(nothing):
+    with pytest.raises(MpdeployError, match=r"nothing\.onnx") as there, find_backend("rtx").parse(nothing):
         pass
     with pytest.raises(type(there.value)) as here, backend_here("rtx").parse(nothing):
         pass
