@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from mpdeploy.conversion.barriers import put_barriers
 from mpdeploy.errors import InternalError, ModelError
 from mpdeploy.graph.names import Names
 from mpdeploy.graph.scope import all_nodes
@@ -60,6 +61,7 @@ class _Conversion:
                 self._cast_for(value, low, self.low)
         self._saturate()
         self._drop_idle_casts()
+        put_barriers(self.model, self.names)
 
     def _saturate(self) -> None:
         """Limit the inputs of masked softmaxes, so that a row of -inf becomes a row of equal numbers."""

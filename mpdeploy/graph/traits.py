@@ -133,7 +133,7 @@ RECIPROCAL_OPERANDS: dict[str, frozenset[int]] = {
 _WINDOWS = frozenset({"HannWindow", "HammingWindow", "BlackmanWindow"})
 BUILDER_LACKS: dict[Format, frozenset[str]] = {
     Format.FP16: _WINDOWS,
-    Format.BF16: _WINDOWS | {"ConvTranspose", "HardSwish", "GRU"},
+    Format.BF16: _WINDOWS | {"ConvTranspose", "HardSwish", "Mish", "GRU", "LpNormalization", "LpPool"},
 }
 _SEQUENCE_LENS = 4
 

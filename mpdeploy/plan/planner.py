@@ -64,28 +64,31 @@ class Planned:
     low: tuple[bool, ...]
 
 
-def needed_opset(model: ir.Model, low: Format) -> int:
-    """Return the lowest opset, not below the model's, at which its heavy operators take the low format.
+def needed_opset(model: ir.Model, low: Format, *, low_io: bool = False) -> int:
+    """Return the lowest opset, not below the model's, at which the operators that become low take the format.
 
     An operator that never takes it (Einsum in BF16) asks for nothing.
     """
-    current = opset_of(model, "")
-    wanted = current
-    for node in all_nodes(model):
-        # A quantised operand's scale decides the type that a matrix product reads.
-        if not is_standard(node) or not (kind_of(node) is Kind.HEAVY or node.op_type == "DequantizeLinear"):
-            continue
-        if not any(is_float(v) for v in (*node.inputs, *node.outputs)):
-            continue
-        for version in range(wanted, NEWEST_OPSET + 1):
-            if _takes(node, version, low):
-                wanted = version
-                break
+    wanted = opset_of(model, "")
+    for op_type in _becoming_low(model, low_io=low_io):
+        wanted = next((v for v in range(wanted, NEWEST_OPSET + 1) if _takes(op_type, v, low)), wanted)
     return wanted
 
 
-def _takes(node: ir.Node, version: int, low: Format) -> bool:
-    rules_at = signature(node.domain, node.op_type, version)
+def _becoming_low(model: ir.Model, *, low_io: bool) -> set[str]:
+    """Return the standard operators that are to take the low format."""
+    found = {"Cast"} if low_io else set()
+    for node in all_nodes(model):
+        # A quantised operand's scale decides the type that a matrix product reads.
+        if not (kind_of(node) is Kind.HEAVY or (is_standard(node) and node.op_type == "DequantizeLinear")):
+            continue
+        if any(is_float(v) for v in (*node.inputs, *node.outputs)):
+            found.add(node.op_type if is_standard(node) else "Cast")  # the Cast before it
+    return found
+
+
+def _takes(op_type: str, version: int, low: Format) -> bool:
+    rules_at = signature("", op_type, version)
     slot = rules_at.output(0) if rules_at else None
     return rules_at is not None and slot is not None and ONNX_TYPE[low] in rules_at.allowed[slot.type]
 
@@ -110,8 +113,10 @@ def make_plan(
     source_digest = digest(model)
     notes: list[str] = []
     try:
-        model = raised(model, needed_opset(model, low))
+        model = raised(model, needed_opset(model, low, low_io=low_io))
     except ModelError as error:
+        if low_io and not _takes("Cast", opset_of(model, ""), low):
+            raise
         notes.append(error.what)
     groups = build(model, low)
     evidence = gather(model, groups, low, policy, calibration)

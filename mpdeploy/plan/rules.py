@@ -193,6 +193,7 @@ def _is_proved(evidence: Evidence, group: Group) -> bool:
 
 VALUE_RULES: tuple[ValueRule, ...] = (range_of_value, integers, vanishing, reciprocal)
 GROUP_RULES: tuple[GroupRule, ...] = (builder, attributes, inner_reason, policy_list)
+_RULES_WITHOUT_HAZARDS: tuple[GroupRule, ...] = (builder,)  # no policy makes a kernel
 
 
 def value_reasons(evidence: Evidence) -> Iterator[tuple[ir.Value, Reason]]:
@@ -213,7 +214,7 @@ def group_reasons(evidence: Evidence, excused: Excused) -> Iterator[tuple[Group,
 
     ``excused`` holds the pairs of a value and a group's ``id`` that a mask excuses (see ``masks``).
     """
-    rules = GROUP_RULES if evidence.policy.hazards else ()
+    rules = GROUP_RULES if evidence.policy.hazards else _RULES_WITHOUT_HAZARDS
     for group in evidence.groups.all:
         reason = constants(evidence, group, excused)
         for rule in rules:
