@@ -6,8 +6,10 @@ STORE/history.json        who made which version current, when and why
 """
 
 import contextlib
+import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -71,7 +73,14 @@ class Store:
     def history(self) -> History:
         """Return every change that took effect."""
         path = self.folder / _HISTORY
-        entries = records.load(History, path).entries if path.is_file() else ()
+        try:
+            entries = records.load(History, path).entries if path.is_file() else ()
+        except UsageError as error:
+            raise UsageError(
+                f"the store's history cannot be read: {error.what}",
+                where=str(path),
+                remedy="bring it back from a backup; without the file, the history begins anew with the next promotion",
+            ) from error
         # An entry is written ahead of the change; one whose process was killed in between tells of nothing.
         return History(entries[:-1] if entries and entries[-1].version != self.current() else entries)
 
@@ -151,7 +160,7 @@ class Store:
                 )
             return
         with atomic_folder(home) as scratch:
-            shutil.copytree(bundle, scratch, dirs_exist_ok=True)
+            _copy(bundle, scratch)
             check_bundle(scratch, self.key)  # what was copied, not what it was copied from
 
     def _switch(self, action: Action, version: str, who: str, why: str) -> Entry:
@@ -194,6 +203,30 @@ class Store:
         if len(pile) < 2:
             raise UsageError("there is no release before the current one", where=str(self.folder))
         return pile[-2]
+
+
+def _copy(bundle: Path, folder: Path) -> None:
+    """Copy the files of a bundle; those that share their bytes in it share them in the copy, too."""
+    copied: dict[tuple[int, int], Path] = {}
+    for path in sorted(bundle.rglob("*")):
+        target = folder / path.relative_to(bundle)
+        if path.is_dir() and not path.is_symlink():
+            target.mkdir()
+            continue
+        state = path.lstat()
+        if not stat.S_ISREG(state.st_mode):
+            raise UsageError("only files can be taken into the store", where=str(path), remedy="get the bundle anew")
+        there = copied.setdefault((state.st_dev, state.st_ino), target)
+        if there is target or not _linked(there, target):
+            shutil.copyfile(path, target)
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except OSError:  # not every file system has links
+        return False
+    return True
 
 
 def _require_words(who: str, why: str) -> None:

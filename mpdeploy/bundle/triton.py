@@ -4,34 +4,40 @@ import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mpdeploy.bundle.contents import Contents, FoundEngine, FoundModel
 from mpdeploy.bundle.manifest import FOLDERS, Role
-from mpdeploy.bundle.triton_config import Batching, Servable, config_text
+from mpdeploy.bundle.triton_config import Batching, Servable, config_of, text_of
+from mpdeploy.bundle.triton_earlier import CONFIG, HOME, Earlier, is_same_interface, open_earlier
 from mpdeploy.engine.binding import spec_of
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.graph import io
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.runner import input_specs, output_specs
 
-_HOME = "triton"
-_PLAN, _ONNX, _CONFIG = "model.plan", "model.onnx", "config.pbtxt"
+_TENSORRT = "tensorrt"
+_PLAN, _ONNX = "model.plan", "model.onnx"
 
 
 @dataclass(frozen=True)
 class Serving:
     """How Triton shall serve: batching, instances of each model, the number of the version folder.
 
-    ``gpu``: ONNX models run on GPUs; engines always do.
+    ``gpu``: ONNX models run on GPUs; engines always do.  ``after`` is an earlier bundle whose versions of the same
+    models stay in service, together with the new one at most ``keep`` of each.  Without ``version`` it is one above
+    those, or 1.
     """
 
     batching: Batching = field(default_factory=Batching)
     instances: int = 1
-    version: int = 1
+    version: int | None = None
     gpu: bool = False
+    after: Path | None = None
+    keep: int = 2
 
     def __post_init__(self) -> None:
-        if self.version < 1 or self.instances < 1:
+        if self.instances < 1 or self.keep < 1 or (self.version is not None and self.version < 1):
             raise UsageError("versions and instances in Triton are counted from 1")
 
 
@@ -40,15 +46,25 @@ def lay_out(folder: Path, contents: Contents, serving: Serving) -> tuple[list[st
 
     ``folder`` is a bundle whose models and engines are in place already.  ONNX models go to the ONNX Runtime back
     end, those with BF16 on the CPU to OpenVINO's (ONNX Runtime has no BF16 kernels there), engines by classic
-    TensorRT to TensorRT's.  Raises ``DependencyError`` without Triton's schema.
+    TensorRT to TensorRT's.  Raises ``DependencyError`` without Triton's schema, ``UsageError`` or
+    ``VerificationFailed`` for an earlier bundle that cannot stay in service.
     """
-    shelf = _Shelf(folder, serving)
+    earlier = None if serving.after is None else open_earlier(serving.after)
+    newest = 0 if earlier is None else earlier.newest()
+    version = serving.version or newest + 1
+    if version <= newest:
+        raise UsageError(
+            f"the earlier bundle already serves version {newest}",
+            where=f"--triton-version {version}",
+            remedy=f"choose {newest + 1} or more, or leave it out",
+        )
+    shelf = _Shelf(folder, serving, version, earlier)
     for model in contents.models:
         home = folder / FOLDERS[Role.MODEL]
         names = {home / model.path.name: _ONNX} | {home / path.name: path.name for path in model.weights}
         shelf.add(_of_model(model, serving.gpu), model.path.name, names)
     for engine in contents.engines:
-        if engine.record.backend != "tensorrt":
+        if engine.record.backend != _TENSORRT:
             shelf.leave_out(engine.path.name, f"it has no back end for engines by {engine.record.backend}")
             continue
         shelf.add(_of_engine(engine), engine.path.name, {folder / FOLDERS[Role.ENGINE] / engine.path.name: _PLAN})
@@ -61,29 +77,52 @@ class _Shelf:
 
     folder: Path
     serving: Serving
+    version: int
+    earlier: Earlier | None
     written: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, servable: Servable, origin: str, files: dict[Path, str]) -> None:
         """Add a model with its files, by the names that they have there, unless Triton cannot serve it."""
         try:
-            text = config_text(servable, self.serving.batching, self.serving.instances)
+            config = config_of(servable, self.serving.batching, self.serving.instances)
         except ModelError as error:
             self.leave_out(origin, error.what)
             return
-        home = self.folder / _HOME / servable.name
+        home = self.folder / HOME / servable.name
         if home.exists():
             raise UsageError(
                 f"two models would be {servable.name} in Triton's repository", where=origin, remedy="rename one"
             )
-        version = home / str(self.serving.version)
-        version.mkdir(parents=True)
-        (home / _CONFIG).write_text(text)
-        targets = [home / _CONFIG]
-        for source, name in files.items():
-            _share(source, version / name)
-            targets.append(version / name)
-        self.written += [target.relative_to(self.folder).as_posix() for target in targets]
+        targets = {home / str(self.version) / name: source for source, name in files.items()}
+        for folder in self._staying(servable.name, config):
+            inside = (path for path in folder.rglob("*") if path.is_file())
+            targets |= {home / folder.name / path.relative_to(folder): path for path in inside}
+            config.version_policy.latest.num_versions += 1
+        for target, source in targets.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_relative_to(self.folder):
+                _share(source, target)
+            else:  # another bundle's: each stands alone
+                shutil.copyfile(source, target)
+        (home / CONFIG).write_text(text_of(config), encoding="utf-8")
+        self.written += [target.relative_to(self.folder).as_posix() for target in (home / CONFIG, *targets)]
+
+    def _staying(self, name: str, config: Any) -> list[Path]:
+        """The folders of the versions that stay in service; a batch that one of them cannot take is none for all."""
+        found = [] if self.earlier is None else self.earlier.versions(name)
+        if self.earlier is None or not found or self.serving.keep == 1:
+            return []
+        before = self.earlier.config(name)
+        if not is_same_interface(before, config):
+            self.notes.append(f"{name} of {self.earlier.title} does not stay in service: other inputs or outputs")
+            return []
+        if config.backend == _TENSORRT:
+            config.max_batch_size = min(config.max_batch_size, before.max_batch_size)
+        kept = found[1 - self.serving.keep :]
+        numbers = ", ".join(folder.name for folder in kept)
+        self.notes.append(f"{name} version {numbers} of {self.earlier.title} stays in service")
+        return kept
 
     def leave_out(self, origin: str, reason: str) -> None:
         """Note why something is not in the repository."""
@@ -110,11 +149,12 @@ def _of_engine(engine: FoundEngine) -> Servable:
     largest = [min(r.max[0] for r in profile) for profile in ranges if profile]
     return Servable(
         name=_name(engine.path, "plan"),
-        backend="tensorrt",
+        backend=_TENSORRT,
         filename=_PLAN,
         inputs=tuple(map(spec_of, record.inputs)),
         outputs=tuple(map(spec_of, record.outputs)),
         on_gpu=True,
+        holders=frozenset(port.name for port in (*record.inputs, *record.outputs) if port.holds_shape),
         largest_batch=max(largest, default=None),
     )
 

@@ -37,7 +37,11 @@ class Batching:
 
 @dataclass(frozen=True)
 class Servable:
-    """A model as Triton sees it.  ``largest_batch`` is the most that it can take, None if it sets no limit."""
+    """A model as Triton sees it.
+
+    ``holders`` are inputs and outputs of an engine whose values are shapes; ``largest_batch`` is the most that it can
+    take, None if it sets no limit.
+    """
 
     name: str
     backend: str
@@ -46,6 +50,7 @@ class Servable:
     outputs: tuple[TensorSpec, ...]
     on_gpu: bool
     largest_batch: int | None = None
+    holders: frozenset[str] = frozenset()
 
     @property
     def batches(self) -> bool:
@@ -59,14 +64,12 @@ class Servable:
         return not any(isinstance(name, int) for name in names) and len(names) <= 1 and not names & elsewhere
 
 
-def config_text(servable: Servable, batching: Batching, instances: int) -> str:
-    """Return the text of ``config.pbtxt``.
+def config_of(servable: Servable, batching: Batching, instances: int) -> Any:
+    """Return a model's configuration, a ``ModelConfig`` of Triton's schema that serves one version.
 
     Raises ``DependencyError`` without Triton's schema, ``ModelError`` for what Triton cannot serve: a type that it
     does not have, an unknown rank, an axis of no length, a scalar outside a batch.
     """
-    from google.protobuf import text_format
-
     schema = triton_schema()
     largest = batching.largest if servable.batches else 0
     if servable.largest_batch is not None:
@@ -78,12 +81,19 @@ def config_text(servable: Servable, batching: Batching, instances: int) -> str:
     )
     for specs, ports in ((servable.inputs, config.input), (servable.outputs, config.output)):
         for spec in specs:
-            _describe(ports.add(), spec, batched=largest > 0)
+            _describe(ports.add(), spec, batched=largest > 0, holder=spec.name in servable.holders)
     kind = schema.ModelInstanceGroup.KIND_GPU if servable.on_gpu else schema.ModelInstanceGroup.KIND_CPU
     config.instance_group.add(count=instances, kind=kind)
     if largest > 1:
         config.dynamic_batching.max_queue_delay_microseconds = batching.delay
     config.version_policy.latest.num_versions = 1
+    return config
+
+
+def text_of(config: Any) -> str:
+    """Return what stands in ``config.pbtxt``."""
+    from google.protobuf import text_format
+
     text: str = text_format.MessageToString(config)
     return text
 
@@ -124,11 +134,12 @@ def _require_servable(spec: TensorSpec, *, batched: bool) -> None:
         raise ModelError(f"Triton takes no scalar outside a batch, and {spec} is one")
 
 
-def _describe(port: Any, spec: TensorSpec, *, batched: bool) -> None:
+def _describe(port: Any, spec: TensorSpec, *, batched: bool, holder: bool) -> None:
     port.name = spec.name
     port.data_type = _TYPES[spec.dtype]
     shape = [size if isinstance(size, int) else -1 for size in spec.shape or ()]
     dims = shape[1:] if batched else shape
+    port.is_shape_tensor = holder
     # Triton asks for at least one dimension; the reshape takes it away again.
     port.dims.extend(dims or [1])
     if not dims:

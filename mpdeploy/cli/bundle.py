@@ -42,7 +42,20 @@ def command() -> None:
 @click.option("--licence", "licences", multiple=True, type=click.Path(path_type=Path), help="A licence or notice file.")
 @click.option("--sign", "key", type=click.Path(path_type=Path), help="Sign with this ed25519 private key (PEM).")
 @click.option("--triton", is_flag=True, help="Lay out a model repository for Triton Inference Server, too.")
-@click.option("--triton-version", type=click.IntRange(min=1), default=1, show_default=True, help="Its version folder.")
+@click.option(
+    "--triton-version",
+    type=click.IntRange(min=1),
+    help="Its version folder  [default: one above those of --triton-after, else 1].",
+)
+@click.option(
+    "--triton-after",
+    metavar="BUNDLE",
+    type=click.Path(path_type=Path),
+    help="An earlier bundle whose versions of the same models stay in service, too.",
+)
+@click.option(
+    "--triton-keep", type=click.IntRange(min=1), default=2, show_default=True, help="Versions of a model, at most."
+)
 @click.option(
     "--triton-batch", type=click.IntRange(min=0), default=32, show_default=True, help="Largest batch; 0: none."
 )
@@ -62,7 +75,9 @@ def pack_command(
     licences: tuple[Path, ...],
     key: Path | None,
     triton: bool,
-    triton_version: int,
+    triton_version: int | None,
+    triton_after: Path | None,
+    triton_keep: int,
     triton_batch: int,
     triton_delay: int,
     triton_instances: int,
@@ -80,14 +95,16 @@ def pack_command(
     source = checkpoint or _source_of(folder)
     held_out = source.parent / "heldout"  # where training leaves it
     data = sample or (str(held_out) if held_out.is_dir() else None)
-    serving = Serving(Batching(triton_batch, triton_delay), triton_instances, triton_version, triton_gpu)
+    serving = Serving(
+        Batching(triton_batch, triton_delay), triton_instances, triton_version, triton_gpu, triton_after, triton_keep
+    )
     packing = Packing(
         name=name or _usual_name(folder),
         version=version,
         sample=None if data is None else open_feeds(data),
         licences=licences,
         training=_training(source, required=checkpoint is not None),
-        serving=serving if triton else None,
+        serving=serving if triton or triton_after else None,
         key=key,
     )
     target = output or folder.with_name(f"{folder.resolve().name}-bundle")

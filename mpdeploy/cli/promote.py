@@ -1,11 +1,11 @@
 """`mpdeploy promote`: make a release the current one."""
 
-import getpass
 from pathlib import Path
 
 import click
 
 from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.cli.user import user_name
 
 
 @click.command(
@@ -15,7 +15,7 @@ from mpdeploy.cli.outcome import Outcome, result_options
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--store", required=True, type=click.Path(path_type=Path), help="The folder that holds the releases.")
 @click.option("--why", required=True, help="The reason, for the history.")
-@click.option("--who", default=getpass.getuser, show_default="the user", help="Who decides.")
+@click.option("--who", default=user_name, show_default="the user", help="Who decides.")
 @click.option("--key", type=click.Path(path_type=Path), help="Bundles must be signed by this ed25519 public key (PEM).")
 @result_options
 def command(bundle: Path, store: Path, why: str, who: str, key: Path | None) -> Outcome:

@@ -1,18 +1,18 @@
 """`mpdeploy rollback`: go back to the release before."""
 
-import getpass
 from pathlib import Path
 
 import click
 
 from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.cli.user import user_name
 
 
 @click.command()
 @click.option("--store", required=True, type=click.Path(path_type=Path), help="The folder that holds the releases.")
 @click.option("--why", required=True, help="The reason, for the history.")
 @click.option("--to", default="", metavar="VERSION", help="Another version than the one before.")
-@click.option("--who", default=getpass.getuser, show_default="the user", help="Who decides.")
+@click.option("--who", default=user_name, show_default="the user", help="Who decides.")
 @click.option("--key", type=click.Path(path_type=Path), help="Bundles must be signed by this ed25519 public key (PEM).")
 @result_options
 def command(store: Path, why: str, to: str, who: str, key: Path | None) -> Outcome:

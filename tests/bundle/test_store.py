@@ -1,5 +1,6 @@
 """Which release is current, how it became so, and how to go back."""
 
+import errno
 import multiprocessing
 import os
 import pkgutil
@@ -11,6 +12,7 @@ import pytest
 from mpdeploy.bundle.check import check_bundle, digest_text
 from mpdeploy.bundle.pack import Packing, pack
 from mpdeploy.bundle.store import Action, Store
+from mpdeploy.bundle.triton import Serving
 from mpdeploy.errors import UsageError, VerificationFailed
 
 
@@ -182,7 +184,7 @@ def test_the_history_wants_who_and_why(store, release):
 
 
 _MOMENTS = [
-    ("mpdeploy.bundle.store.shutil.copytree", True),
+    ("mpdeploy.bundle.store.shutil.copyfile", True),
     ("mpdeploy.bundle.store.records.save", False),
     ("mpdeploy.bundle.store.records.save", True),
     ("pathlib.Path.symlink_to", True),
@@ -200,7 +202,7 @@ def test_a_kill_at_any_moment_leaves_a_store_that_works_on(store, release, actio
     process = multiprocessing.get_context("fork").Process(target=_killed, args=(store, third, action, moment, after))
     process.start()
     process.join(30)
-    assert process.exitcode == (0 if action == "rollback" and "copytree" in moment else -signal.SIGKILL)
+    assert process.exitcode == (0 if action == "rollback" and "copyfile" in moment else -signal.SIGKILL)
     now = store.current()
     assert now in {"2", "3" if action == "promote" else "1"}
     assert check_bundle(store.folder / "current").version == now
@@ -248,3 +250,35 @@ def test_promotions_at_once_stand_in_the_history_one_after_the_other(store, rele
     assert sorted(entry.version for entry in entries) == ["0", "1", "2", "3"]
     assert [entry.previous for entry in entries] == ["", *(entry.version for entry in entries[:-1])]
     assert entries[-1].version == store.current()
+
+
+def test_files_that_share_their_bytes_in_a_bundle_share_them_in_the_store(export, store, tmp_path):
+    pytest.importorskip("tritonclient", reason="tritonclient is not installed")
+    pack(export, tmp_path / "bundle", Packing("net", version="1", serving=Serving()))
+    promote(store, tmp_path / "bundle")
+    home = store.folder / "current"
+    assert (home / "triton/model_onnx/1/model.onnx").samefile(home / "models/model.onnx")
+    assert not (home / "models/model.onnx").samefile(tmp_path / "bundle/models/model.onnx")
+
+
+def test_a_full_disk_is_told_and_leaves_the_store_as_it_was(release, store, monkeypatch):
+    promote(store, release("1"))
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    bundle = release("2")
+    monkeypatch.setattr("mpdeploy.bundle.store.shutil.copyfile", full)
+    with pytest.raises(UsageError, match=r"No space left on device .*free some space"):
+        promote(store, bundle)
+    assert store.current() == "1"
+    assert [path.name for path in (store.folder / "versions").iterdir()] == ["1"]
+
+
+def test_a_history_that_cannot_be_read_says_what_to_do(release, store):
+    promote(store, release("1"))
+    (store.folder / "history.json").write_text("{")
+    with pytest.raises(UsageError, match=r"history cannot be read.*from a backup"):
+        promote(store, release("2"))
+    (store.folder / "history.json").unlink()
+    assert promote(store, release("3")).previous == "1"

@@ -7,14 +7,15 @@ import pytest
 from google.protobuf import text_format
 
 from mpdeploy import records
+from mpdeploy.bundle.check import check_bundle
 from mpdeploy.bundle.pack import Packing, pack
 from mpdeploy.bundle.triton import Serving
-from mpdeploy.bundle.triton_config import Batching, Servable, config_text, triton_schema
+from mpdeploy.bundle.triton_config import Batching, Servable, config_of, text_of, triton_schema
 from mpdeploy.conversion.api import convert
 from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.options import BuildOptions, parse_shapes
 from mpdeploy.engine.record import EngineRecord, sidecar_of
-from mpdeploy.errors import DependencyError, ModelError, UsageError
+from mpdeploy.errors import DependencyError, ModelError, UsageError, VerificationFailed
 from mpdeploy.files import sha256_of
 from mpdeploy.runtime.runner import TensorSpec
 
@@ -26,6 +27,10 @@ Y = TensorSpec("y", "float16", ("N", 10))
 
 def parse(text):
     return text_format.Parse(text, triton_schema().ModelConfig())
+
+
+def config_text(*words):
+    return text_of(config_of(*words))
 
 
 def servable(*, inputs=(X,), outputs=(Y,), on_gpu=False, largest=None):
@@ -166,6 +171,56 @@ def test_without_the_schema_the_extra_is_named(export, tmp_path, monkeypatch):
 
 
 def test_impossible_wishes():
-    for wrong in (lambda: Serving(version=0), lambda: Serving(instances=0), lambda: Batching(largest=-1)):
+    for wrong in (
+        lambda: Serving(version=0),
+        lambda: Serving(instances=0),
+        lambda: Serving(keep=0),
+        lambda: Batching(largest=-1),
+    ):
         with pytest.raises(UsageError):
             wrong()
+
+
+def test_earlier_versions_stay_in_service(export, tmp_path):
+    """The newest of them only, as copies; a model with other inputs does not."""
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    pack(export, one, Packing("net", "1", serving=Serving()))
+    pack(export, two, Packing("net", "2", serving=Serving(after=one)))
+    written(export, "model.onnx", "(float[N,8] other) => (float[N,8] y) { y = Relu(other) }")
+    manifest = pack(export, three, Packing("net", "3", serving=Serving(after=two)))
+    home = three / "triton"
+    assert {path.name for path in (home / "model_fp16_onnx").iterdir()} == {"2", "3", "config.pbtxt"}
+    assert {path.name for path in (home / "model_onnx").iterdir()} == {"3", "config.pbtxt"}
+    policies = {m.name: parse((m / "config.pbtxt").read_text()).version_policy.latest for m in home.iterdir()}
+    assert {name: policy.num_versions for name, policy in policies.items()} == {"model_fp16_onnx": 2, "model_onnx": 1}
+    assert "model_fp16_onnx version 2 of net 2 stays in service" in manifest.notes
+    assert "model_onnx of net 2 does not stay in service: other inputs or outputs" in manifest.notes
+    kept = home / "model_fp16_onnx" / "2" / "model.onnx"
+    assert sha256_of(kept) == sha256_of(two / "models" / "model.fp16.onnx")
+    assert not kept.samefile(two / "triton" / "model_fp16_onnx" / "2" / "model.onnx")
+    assert check_bundle(three) == manifest
+
+
+def test_only_a_shippable_bundle_with_a_repository_and_older_numbers_stays(export, tmp_path):
+    old, plain = tmp_path / "old", tmp_path / "plain"
+    pack(export, old, Packing("net", "1", serving=Serving(version=4)))
+    pack(export, plain, Packing("net", "1"))
+    with pytest.raises(UsageError, match=r"already serves version 4.*choose 5 or more"):
+        pack(export, tmp_path / "out", Packing("net", serving=Serving(after=old, version=4)))
+    with pytest.raises(UsageError, match="has no Triton repository"):
+        pack(export, tmp_path / "out", Packing("net", serving=Serving(after=plain)))
+    (old / "triton" / "model_onnx" / "config.pbtxt").write_text("changed")
+    with pytest.raises(VerificationFailed, match=r"config\.pbtxt differs"):
+        pack(export, tmp_path / "out", Packing("net", serving=Serving(after=old)))
+    (export / "drift.fp16.json").unlink()
+    pack(export, old, Packing("net", "1", serving=Serving()))
+    with pytest.raises(UsageError, match="may not be shipped"):
+        pack(export, tmp_path / "out", Packing("net", serving=Serving(after=old)))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shape_tensor_of_an_engine_is_told():
+    shape = TensorSpec("s", "int64", (2,))
+    config = config_of(dataclasses.replace(servable(inputs=(X, shape)), holders=frozenset({"s"})), Batching(), 1)
+    assert [port.is_shape_tensor for port in config.input] == [False, True]
+    assert (config.max_batch_size, list(config.input[1].dims)) == (0, [2])

@@ -1,6 +1,7 @@
 """`mpdeploy bundle`, `promote`, `rollback` as a user calls them: one story, then the refusals."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
+from mpdeploy.cli.user import user_name
 from mpdeploy.files import sha256_of
 
 NET = """<ir_version: 10, opset_import: ["" : 17]>
@@ -142,3 +144,21 @@ def test_refusals_are_one_line(tmp_path, monkeypatch, words, code, says):
     assert (done.returncode, done.stdout) == (code, "")
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_user_without_a_name_has_a_number(monkeypatch):
+    """As in a container that runs as a number which no one entered into its list of users."""
+
+    def unknown():
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    assert user_name() == f"uid {os.getuid()}"
+
+
+def test_an_earlier_bundle_stays_in_service(export, tmp_path):
+    pytest.importorskip("tritonclient", reason="tritonclient is not installed")
+    assert mpdeploy("bundle", export, "-o", tmp_path / "one", "--triton").returncode == 0
+    done = mpdeploy("bundle", export, "-o", tmp_path / "two", "--triton-after", tmp_path / "one")
+    assert "model_onnx version 1 of net" in done.stdout
+    assert {path.name for path in (tmp_path / "two/triton/model_onnx").iterdir()} == {"1", "2", "config.pbtxt"}
