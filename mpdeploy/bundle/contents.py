@@ -7,7 +7,7 @@ from pathlib import Path
 from mpdeploy import records
 from mpdeploy.bundle.manifest import DriftVerdict
 from mpdeploy.engine.loading import read_engine
-from mpdeploy.engine.record import EngineRecord, sidecar_of
+from mpdeploy.engine.record import ENGINE_SUFFIXES, EngineRecord, sidecar_of
 from mpdeploy.errors import UsageError
 from mpdeploy.graph import io
 from mpdeploy.report.record import Report
@@ -67,6 +67,10 @@ def gather(folder: Path) -> Contents:
         found.models.append(_model(path))
     for path in sorted(folder.glob("*.json")):
         _sort_in(path, found)
+    known = {engine.path for engine in found.engines}
+    for path in sorted(folder.iterdir()):
+        if path.suffix in ENGINE_SUFFIXES and path not in known:
+            read_engine(path)  # says what is wrong with it: no release goes out without the engine that lies there
     if not found.models:
         raise UsageError("the folder holds no ONNX model", where=str(folder), remedy="run 'mpdeploy export' first")
     return found

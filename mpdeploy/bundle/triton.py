@@ -14,7 +14,7 @@ from mpdeploy.engine.binding import spec_of
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.graph import io
 from mpdeploy.numerics.formats import Format
-from mpdeploy.runtime.runner import input_specs, output_specs
+from mpdeploy.runtime.runner import input_specs, output_specs, takes_only_tensors
 
 _TENSORRT = "tensorrt"
 _PLAN, _ONNX = "model.plan", "model.onnx"
@@ -60,9 +60,13 @@ def lay_out(folder: Path, contents: Contents, serving: Serving) -> tuple[list[st
         )
     shelf = _Shelf(folder, serving, version, earlier)
     for model in contents.models:
+        servable = _of_model(model, serving.gpu)
+        if servable is None:
+            shelf.leave_out(model.path.name, "it takes only tensors, and an input or output is a sequence or optional")
+            continue
         home = folder / FOLDERS[Role.MODEL]
         names = {home / model.path.name: _ONNX} | {home / path.name: path.name for path in model.weights}
-        shelf.add(_of_model(model, serving.gpu), model.path.name, names)
+        shelf.add(servable, model.path.name, names)
     for engine in contents.engines:
         if engine.record.backend != _TENSORRT:
             shelf.leave_out(engine.path.name, f"it has no back end for engines by {engine.record.backend}")
@@ -129,8 +133,11 @@ class _Shelf:
         self.notes.append(f"Triton cannot serve {origin}: {reason}")
 
 
-def _of_model(model: FoundModel, gpu: bool) -> Servable:
+def _of_model(model: FoundModel, gpu: bool) -> Servable | None:
+    """The model as Triton sees it; None for one with more than tensors at its ends."""
     loaded = io.load(model.path)
+    if not takes_only_tensors(loaded):
+        return None
     openvino = model.facts.coarsest is Format.BF16 and not gpu
     return Servable(
         name=_name(model.path, "onnx"),

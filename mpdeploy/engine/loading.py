@@ -16,6 +16,8 @@ from mpdeploy.errors import DependencyError, UsageError
 from mpdeploy.files import readable_file, sha256_of
 
 _BUILD_AGAIN = "build it again with 'mpdeploy build'"
+_COPY_AGAIN = f"copy the sidecar again, or {_BUILD_AGAIN}"
+_UNKNOWN = f"use the version of mpdeploy that wrote it, or {_BUILD_AGAIN}"
 _AMPERE = 80  # hardware-compatible engines run from this compute capability on
 
 
@@ -23,7 +25,7 @@ def read_engine(path: Path) -> EngineRecord:
     """Return the record of the engine in ``path`` after holding the file's bytes to it; needs no GPU.
 
     Raises ``UsageError`` if the engine or its sidecar is missing, the file was cut off, changed or replaced since
-    it was built, or the sidecar is another engine's.
+    it was built, or the sidecar is another engine's, damaged or senseless.
     """
     readable_file(path, "engine")
     sidecar = sidecar_of(path)
@@ -33,7 +35,7 @@ def read_engine(path: Path) -> EngineRecord:
             where=str(sidecar),
             remedy=f"copy the sidecar along with the engine, or {_BUILD_AGAIN}",
         )
-    record = records.load(EngineRecord, sidecar)
+    record = _read_sidecar(sidecar)
     size = path.stat().st_size
     if size < record.engine.bytes:
         raise UsageError(
@@ -47,6 +49,21 @@ def read_engine(path: Path) -> EngineRecord:
             where=str(path),
             remedy=f"copy engine and sidecar together in binary mode, or {_BUILD_AGAIN}",
         )
+    return record
+
+
+def _read_sidecar(path: Path) -> EngineRecord:
+    try:
+        record = records.load(EngineRecord, path)
+    except UsageError as error:
+        raise UsageError(
+            f"the engine's sidecar cannot be read: {error.what}", where=str(path), remedy=_COPY_AGAIN
+        ) from error
+    if record.backend not in {flavour.value for flavour in Flavour}:
+        raise UsageError(f"the sidecar names no back end of ours: {record.backend!r}", where=str(path), remedy=_UNKNOWN)
+    if not record.source.files or not record.capabilities:
+        lacking = "GPUs that it runs on" if record.source.files else "model that it was built from"
+        raise UsageError(f"the sidecar names no {lacking}", where=str(path), remedy=_COPY_AGAIN)
     return record
 
 

@@ -9,6 +9,8 @@ from mpdeploy.engine.spread import Spread
 from mpdeploy.files import sha256_of
 from mpdeploy.runtime.facts import FileFacts, ModelFacts
 
+ENGINE_SUFFIXES = (".engine", ".plan", ".trt")  # of files that are engines and nothing else
+
 
 @dataclass(frozen=True)
 class DriftSummary:

@@ -73,6 +73,14 @@ def output_specs(model: ir.Model) -> tuple[TensorSpec, ...]:
     return _specs(model.graph.outputs)
 
 
+def takes_only_tensors(model: ir.Model) -> bool:
+    """Tell whether all inputs and outputs are tensors: no sequences, nothing optional."""
+    return not any(
+        isinstance(value.type, ir.SequenceType | ir.OptionalType)
+        for value in (*model.graph.inputs, *model.graph.outputs)
+    )
+
+
 def dtype_name(dtype: ir.DataType | None) -> str:
     """Return numpy's name of an ONNX element type: ``float32``, ``bfloat16``, ``string``; ``unknown`` for None."""
     if dtype is None or dtype == ir.DataType.UNDEFINED:

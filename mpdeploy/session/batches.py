@@ -21,8 +21,8 @@ def feed_of_batch(inputs: Sequence[TensorSpec], batch: int, data: Feed | None, s
     """Return a feed whose batch axes have length ``batch``: the open first axes, but for those that are another axis.
 
     With ``data`` its rows are repeated or cut; without, floats are normally distributed and integers are ones,
-    and ``sizes`` gives the other open axes by name.  Raises ``UsageError`` for an axis whose size nobody knows, and for
-    a size of an axis that there is not or that counts the batch.
+    and ``sizes`` gives the other open axes by name.  Raises ``UsageError`` for an axis whose size nobody knows, for a
+    size of an axis that there is not or that counts the batch, and for data without rows.
     """
     others = {size for spec in inputs for size in (spec.shape or ())[1:] if isinstance(size, str)}
     if data is not None:
@@ -51,6 +51,8 @@ def _require_axes(inputs: Sequence[TensorSpec], others: Collection[str], sizes: 
 def _with_rows(spec: TensorSpec, array: Array, batch: int, others: Collection[str]) -> Array:
     if not array.ndim or not spec.shape or isinstance(spec.shape[0], int) or spec.shape[0] in others:
         return array
+    if not len(array):
+        raise UsageError(f"the data's first feed has no rows of input '{spec.name}'", remedy="give at least one")
     return np.take(array, np.arange(batch) % len(array), axis=0)
 
 

@@ -4,7 +4,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpdeploy.engine.record import sidecar_of
+from mpdeploy.engine.record import ENGINE_SUFFIXES, sidecar_of
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
 from mpdeploy.runtime.runner import Runner
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mpdeploy.source.given import Given
 
 _MOST_THREADS = 1024  # far above any machine's cores; beyond it runtimes spend minutes on starting threads
-_ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 
 
 class Kind(Enum):
@@ -54,7 +53,7 @@ def kind_of(path: Path) -> Kind:
 
     Raises ``UsageError`` if it cannot be read or can be no model.
     """
-    if not path.is_dir() and (path.suffix in _ENGINE_SUFFIXES or sidecar_of(path).is_file()):
+    if not path.is_dir() and (path.suffix in ENGINE_SUFFIXES or sidecar_of(path).is_file()):
         readable_file(path, "model")
         return Kind.ENGINE
     return Kind.ONNX if kinds.kind_of(path) is kinds.Kind.ONNX else Kind.TORCH

@@ -152,3 +152,10 @@ def test_only_a_bundle_is_replaced(export, tmp_path):
     with pytest.raises(UsageError, match=r"would be replaced, and is no bundle .*other"):
         pack(export, tmp_path / "other", Packing("net"))
     assert (tmp_path / "other" / "letter.txt").read_text() == "dear"
+
+
+def test_no_release_goes_out_without_an_engine_that_lies_there(export, tmp_path):
+    (export / "model.fp16.engine").write_bytes(b"an engine")
+    with pytest.raises(UsageError, match=r"the engine has no sidecar.*copy the sidecar along"):
+        pack(export, tmp_path / "out", Packing("net"))
+    assert not (tmp_path / "out").exists()

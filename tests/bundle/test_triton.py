@@ -108,9 +108,11 @@ def test_models_of_every_kind_are_laid_out_or_left_out(export, tmp_path):
     written(
         export, "fixed.onnx", "(bfloat16[3,8] x) => (bfloat16[3,8] y, bool[3,8] z) { y = Identity(x) z = IsNaN(x) }"
     )
+    written(export, "parts.onnx", "(float[2,8] x) => (seq(float[1,8]) y) { y = SplitToSequence<axis=0>(x) }")
     manifest = pack(export, tmp_path / "out", Packing("net", serving=Serving()))
     assert [note for note in manifest.notes if "Triton" in note] == [
-        "Triton cannot serve total.onnx: Triton takes no scalar outside a batch, and y float32[] is one"
+        "Triton cannot serve parts.onnx: it takes only tensors, and an input or output is a sequence or optional",
+        "Triton cannot serve total.onnx: Triton takes no scalar outside a batch, and y float32[] is one",
     ]
     home, schema = tmp_path / "out" / "triton", triton_schema()
     text = parse((home / "text_model_onnx" / "config.pbtxt").read_text())

@@ -1,6 +1,7 @@
 """Engines are checked against their sidecar before any byte of them is loaded: case T7, T8."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -116,3 +117,21 @@ def test_another_system_matters_to_classic_tensorrt_only(engine):
 def test_without_a_gpu_the_runner_says_what_the_engine_needs(engine):
     with pytest.raises(DependencyError, match=r"runs on GPUs of SM 80, 86, 89, 120, 121, and this machine has none"):
         EngineRunner(engine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (None, r"cannot be read.*truncated.*copy the sidecar again"),
+        ({"schema": "mpdeploy.engine/2"}, r"cannot be read.*mpdeploy\.engine/2.*build it again"),
+        ({"backend": "magic"}, r"no back end of ours: 'magic'.*the version of mpdeploy that wrote it"),
+        ({"capabilities": []}, r"no GPUs that it runs on"),
+        ({"source": {"path": "m.onnx", "files": [], "nodes": 1, "values": {}, "weights": {}}}, r"names no model"),
+    ],
+)
+def test_a_sidecar_without_sense_is_told(engine, changes, says):
+    sidecar = sidecar_of(engine)
+    text = sidecar.read_text()
+    sidecar.write_text(text[:300] if changes is None else json.dumps(json.loads(text) | changes))
+    with pytest.raises(UsageError, match=says):
+        read_engine(engine)

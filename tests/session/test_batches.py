@@ -54,3 +54,8 @@ def test_sizes_of_axes_that_are_none_or_the_batch():
         feed_of_batch([IDS], 1, None, {"lenght": 7, "length": 7})
     with pytest.raises(UsageError, match=r"'N' counts the batch.*--batch"):
         feed_of_batch([X, IDS], 1, None, {"N": 7, "length": 7})
+
+
+def test_data_without_rows_cannot_be_repeated():
+    with pytest.raises(UsageError, match="no rows of input 'x'"):
+        feed_of_batch([X], 2, {"x": np.ones((0, 4), np.float32)}, {})
