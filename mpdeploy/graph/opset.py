@@ -61,6 +61,9 @@ def _mend(proto: onnx.ModelProto, before: int, after: int) -> None:
         if node.op_type == "Hardmax" and before <= 12 < after:
             # Until opset 12 it worked on all dimensions from `axis` on as if they were one.
             raise ModelError(f"Hardmax '{node.name}' has another meaning from opset 13 on")
+        if node.op_type == "Scan" and before <= 8 < after:
+            # Until opset 8 it ran over batches; ONNX's converter takes the batch from the model's inputs as well.
+            raise ModelError(f"Scan '{node.name}' has another meaning from opset 9 on")
 
 
 def _nearest_mode(node: onnx.NodeProto, proto: onnx.ModelProto) -> str:

@@ -130,10 +130,10 @@ RECIPROCAL_OPERANDS: dict[str, frozenset[int]] = {
 
 
 # Operators that TensorRT for RTX 1.7 refuses in a format although ONNX allows it (found by building each of them).
-_WINDOWS = frozenset({"HannWindow", "HammingWindow", "BlackmanWindow"})
+_HALF = frozenset({"HannWindow", "HammingWindow", "BlackmanWindow", "Celu"})
 BUILDER_LACKS: dict[Format, frozenset[str]] = {
-    Format.FP16: _WINDOWS,
-    Format.BF16: _WINDOWS | {"ConvTranspose", "HardSwish", "Mish", "GRU", "LpNormalization", "LpPool"},
+    Format.FP16: _HALF,
+    Format.BF16: _HALF | {"ConvTranspose", "HardSwish", "Mish", "GRU", "LpNormalization", "LpPool"},
 }
 _SEQUENCE_LENS = 4
 

@@ -159,3 +159,16 @@ def test_a_change_of_meaning_is_refused(tmp_path):
     path.write_bytes(one_node(10, "Resize", {"mode": "nearest"}, {"s": sizes(1, 1, 2, 0.5)}).SerializeToString())
     with pytest.raises(ModelError, match=r"cannot be raised to opset 22: Resize"):
         raised(io.load(path), 22)
+
+
+def test_a_scan_over_batches_is_refused(tmp_path):
+    path = tmp_path / "model.onnx"
+    text = """<ir_version: 4, opset_import: ["" : 8]>
+    g (float[1,2] start, float[1,3,2] x) => (float[1,2] y, float[1,3,2] z) {
+        y, z = Scan<num_scan_inputs = 1, body = step (float[2] a, float[2] b) => (float[2] c, float[2] d) {
+            c = Add(a, b)  d = Identity(c)
+        }>("", start, x)
+    }"""
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    with pytest.raises(ModelError, match=r"cannot be raised to opset 13: Scan"):
+        raised(io.load(path), 13)

@@ -50,6 +50,25 @@ def test_a_scalar_that_two_operators_share_does_not_keep_the_second_one_fp32(wor
     assert formats == {"mask": "fp32", "guarded": "fp16"}
 
 
+def test_what_no_builder_builds_stays_fp32_whatever_the_policy(workshop):
+    mish = FRAME.replace("STEP", "s = Mish(a)")
+    assert codes(workshop.plan(mish, "bf16", opset=22, policy="fast"))["Mish"] == ("fp32", "MP303")
+    assert codes(workshop.plan(mish, "fp16", opset=22, policy="fast"))["Mish"][0] == "fp16"
+
+
+def test_low_inputs_raise_the_opset_to_where_a_cast_takes_them(workshop):
+    shrink = "g (float[2,4] x) => (float[2,4] y) { y = Shrink(x) }"
+    assert workshop.plan(shrink, "bf16", opset=9, low_io=True).opset == 13
+    assert workshop.plan(shrink, "bf16", opset=9).opset == 9
+    assert workshop.plan(shrink, "fp16", opset=9, low_io=True).opset == 9
+
+
+def test_low_inputs_of_a_model_that_cannot_be_raised_are_refused(workshop):
+    text = "g (float[2,4] x) => (float[2,4] y) { y = Hardmax(x) }"
+    with pytest.raises(ModelError, match="cannot be raised to opset 13: Hardmax"):
+        workshop.plan(text, "bf16", opset=9, low_io=True)
+
+
 def test_balanced_needs_data(workshop):
     with pytest.raises(UsageError, match="balanced"):
         workshop.plan(SOFT, policy="balanced")
