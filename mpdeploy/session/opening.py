@@ -4,6 +4,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpdeploy.bundle.check import is_bundle
 from mpdeploy.engine.record import ENGINE_SUFFIXES, sidecar_of
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
@@ -51,8 +52,12 @@ RUNTIMES_OF = {
 def kind_of(path: Path) -> Kind:
     """Return what the file or folder is, by what it holds or the sidecar beside it.
 
-    Raises ``UsageError`` if it cannot be read or can be no model.
+    Raises ``UsageError`` if it cannot be read or can be no model; of a bundle it names the models.
     """
+    if path.is_dir() and is_bundle(path):
+        inside = sorted(file for home in ("models", "engines") for file in (path / home).glob("*.*"))
+        known = ", ".join(str(file) for file in inside if file.suffix in (".onnx", *ENGINE_SUFFIXES))
+        raise UsageError("a bundle is no model", where=str(path), remedy=f"name a file in it: {known or 'it has none'}")
     if not path.is_dir() and (path.suffix in ENGINE_SUFFIXES or sidecar_of(path).is_file()):
         readable_file(path, "model")
         return Kind.ENGINE

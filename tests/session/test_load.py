@@ -239,3 +239,13 @@ def test_a_closed_model_does_not_run(product, x):
     for use in (lambda: model(x), lambda: model(torch.from_numpy(x)), lambda: model.inputs, model.describe):
         with pytest.raises(UsageError, match="the model is closed"):
             use()
+
+
+def test_a_bundle_names_its_models(product, tmp_path):
+    from mpdeploy.bundle.pack import Packing, pack
+
+    home = product().parent
+    pack(home, tmp_path / "bundle", Packing("net"))
+    with pytest.raises(UsageError, match=r"a bundle is no model .*name a file in it: .*bundle/models/fp32\.onnx"):
+        mpdeploy.load(tmp_path / "bundle")
+    assert mpdeploy.load(tmp_path / "bundle" / "models" / "fp32.onnx").inputs
