@@ -1,6 +1,7 @@
 """What goes into a release, and what it says of itself."""
 
 import dataclasses
+import os
 
 import numpy as np
 import onnx
@@ -152,6 +153,10 @@ def test_only_a_bundle_is_replaced(export, tmp_path):
     with pytest.raises(UsageError, match=r"would be replaced, and is no bundle .*other"):
         pack(export, tmp_path / "other", Packing("net"))
     assert (tmp_path / "other" / "letter.txt").read_text() == "dear"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match=r"would replace a file .*pipe"):
+        pack(export, tmp_path / "pipe", Packing("net"))
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_no_release_goes_out_without_an_engine_that_lies_there(export, tmp_path):
