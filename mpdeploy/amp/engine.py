@@ -21,7 +21,7 @@ from mpdeploy.amp.losses import LossScales
 from mpdeploy.amp.masters import MasterWeights, round_weights
 from mpdeploy.amp.momentum import Momentum
 from mpdeploy.amp.observer import StepObserver
-from mpdeploy.amp.refusals import parameters_of, refuse_unfit
+from mpdeploy.amp.refusals import parameters_of, refuse_no_loss, refuse_unfit
 from mpdeploy.amp.result import Skip, StepResult
 from mpdeploy.amp.rollback import BufferKeeper
 from mpdeploy.amp.scaling import ScaleState
@@ -83,6 +83,11 @@ class Engine:
         """The state of the (first) loss's scale; its ``scale`` is 1 at a level without one."""
         return self._scales.first
 
+    @property
+    def streak(self) -> int:
+        """How many steps in a row, the newest the last, were skipped."""
+        return self._streak
+
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
         """Run the model's forward pass inside: autocast in the level's compute format."""
@@ -99,8 +104,10 @@ class Engine:
     def backward(self, loss: torch.Tensor, of: str | None = None) -> None:
         """Add the gradients of ``loss``, a scalar, to those of this step.
 
-        ``of`` names the loss where there are several; without it, it is the first.
+        ``of`` names the loss where there are several; without it, it is the first.  Raises ``UsageError`` if the
+        loss is no scalar, or no gradient flows from it.
         """
+        refuse_no_loss(loss)
         if self._observer:
             self._observer.saw_loss(loss.detach())
         if self._streak and not is_finite(loss):

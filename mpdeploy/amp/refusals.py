@@ -56,6 +56,15 @@ def refuse_unfit(model: nn.Module, optimizers: Sequence[Optimizer], config: AmpC
             _refuse_vanishing_eps(optimizer)
 
 
+def refuse_no_loss(loss: object) -> None:
+    """Raise ``UsageError`` unless ``loss`` is a scalar tensor from which gradients flow."""
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        what = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else f"{loss!r:.40}"
+        raise UsageError(f"the loss is {what}", remedy="return a tensor of one number, such as the mean")
+    if not loss.requires_grad:
+        raise UsageError("no gradient flows from the loss", remedy="compute it from the model's outputs, undetached")
+
+
 def _wants_closure(optimizer: Optimizer) -> bool:
     # Of the class: schedulers put a function of their own in place of the instance's.
     _, *taken = inspect.signature(type(optimizer).step).parameters.values()

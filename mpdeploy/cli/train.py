@@ -1,5 +1,7 @@
 """`mpdeploy train`: train a recipe with mixed precision and save a checkpoint."""
 
+import contextlib
+import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -64,25 +66,28 @@ def command(
     from mpdeploy.train.tensorboard import tensorboard_sink
     from mpdeploy.train.world import Sharding, join
 
-    loaded = load_recipe(recipe)
-    chosen = Level.named(precision) if precision else loaded.recipe.level
-    settings = Settings(chosen, epochs or loaded.recipe.epochs, seed, save_every, keep, look_every, Sharding(sharding))
-    config, folder = settings.config, output or Path("runs") / loaded.name
-    world = join()
-    try:
-        sink = tensorboard_sink(folder / "tensorboard") if tensorboard and world.leads else None
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", RuntimeWarning)
-            training = Training(loaded, folder, settings, resume=resume, world=world, sink=sink)
-        if world.leads:
-            for warning in caught:
-                note(f"warning: {warning.message}")
-            note(f"training {loaded.name} in {config.name}, {training.steps_left} of {training.total_steps} steps")
-            note(f"{config.name}: {config}")
-        train_to_the_end(training, f"{loaded.name} {config.name}", world)
-        record = training.finish()
-    finally:
-        world.leave()
+    with contextlib.redirect_stdout(sys.stderr):  # what a recipe prints is no result
+        loaded = load_recipe(recipe)
+        chosen = Level.named(precision) if precision else loaded.recipe.level
+        settings = Settings(
+            chosen, epochs or loaded.recipe.epochs, seed, save_every, keep, look_every, Sharding(sharding)
+        )
+        config, folder = settings.config, output or Path("runs") / loaded.name
+        world = join()
+        try:
+            sink = tensorboard_sink(folder / "tensorboard") if tensorboard and world.leads else None
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", RuntimeWarning)
+                training = Training(loaded, folder, settings, resume=resume, world=world, sink=sink)
+            if world.leads:
+                for warning in caught:
+                    note(f"warning: {warning.message}")
+                note(f"training {loaded.name} in {config.name}, {training.steps_left} of {training.total_steps} steps")
+                note(f"{config.name}: {config}")
+            train_to_the_end(training, f"{loaded.name} {config.name}", world)
+            record = training.finish()
+        finally:
+            world.leave()
     paths = {
         "checkpoint": str(folder / CHECKPOINT),
         "best": str(folder / BEST),

@@ -51,16 +51,17 @@ def train_to_the_end(training: "Training", what: str, world: "World") -> None:
     with on_interrupt() as stop, meter(what) if world.leads else _silence() as report:
         for step in training.steps():
             if world.leads and step.result.skipped:
-                note(
-                    f"step {step.step} skipped: {step.result.skipped.value}; "
-                    f"loss scale {step.result.scale_before:g} → {step.result.scale_after:g}"
-                )
+                before, after = step.result.scale_before, step.result.scale_after
+                scale = f"; loss scale {before:g} → {after:g}" if training.scaled else ""
+                note(f"step {step.step} skipped: {step.result.skipped.value}{scale}")
             report(*pace.after(step, training.skipped))
             if world.mean(float(stop.requested)) > 0:  # any process may have been asked
                 training.save()
                 if world.leads:
                     note(f"stopped after step {step.step}; the same command with --resume goes on from there")
                 raise KeyboardInterrupt
+    if world.leads and training.streak > 1:
+        note(f"warning: the last {training.streak} steps were skipped: nothing finite came any more")
 
 
 class Pace:

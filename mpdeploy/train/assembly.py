@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mpdeploy.amp.ema import Ema
@@ -15,7 +14,8 @@ from mpdeploy.amp.levels import AmpConfig
 from mpdeploy.amp.observer import StepObserver
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import Format
-from mpdeploy.train.loading import LoadedRecipe, blamed_on
+from mpdeploy.train.checks import check_data, check_model, check_optimizer, check_schedule
+from mpdeploy.train.loading import LoadedRecipe, blamed_on, placed_at
 from mpdeploy.train.randomness import Randomness
 from mpdeploy.train.recipe import Data
 from mpdeploy.train.world import Sharding, World
@@ -31,7 +31,6 @@ class Assembly:
 
     model: nn.Module
     call: Callable[..., Any]
-    optimizer: Optimizer
     engine: Engine
     schedule: LRScheduler | None
     ema: Ema | None
@@ -40,20 +39,9 @@ class Assembly:
 
 def load_data(loaded: LoadedRecipe) -> Data:
     """Return the recipe's data; raise ``UsageError`` if it does not fit the recipe's inputs."""
-    recipe, where = loaded.recipe, str(loaded.path)
     with blamed_on(loaded.path, "when it loads its data"):
-        data = recipe.data()
-    for what, examples in (("training", data.train), ("held-out", data.held_out)):
-        if not len(examples):
-            raise UsageError(f"the recipe has no {what} examples", where=where)
-        sizes: dict[str, int] = {}
-        batch = examples.batch(range(min(recipe.batch_size, len(examples))))
-        if len(batch.inputs) != len(recipe.inputs):
-            raise UsageError(
-                f"{len(batch.inputs)} arrays of {what} examples for {len(recipe.inputs)} inputs", where=where
-            )
-        for spec, value in zip(recipe.inputs, batch.inputs, strict=True):
-            spec.check(str(value.dtype).removeprefix("torch."), tuple(value.shape), sizes, where=where)
+        data = loaded.recipe.data()
+        check_data(data, loaded.recipe)
     return data
 
 
@@ -69,20 +57,21 @@ def assemble(
     """Build the model with fresh weights, equal in all processes, and everything around it."""
     recipe = loaded.recipe
     with blamed_on(loaded.path, "when it builds the model"), randomness.active():
-        model = recipe.model().train().to(world.device)
+        model = check_model(recipe.model()).train().to(world.device)
         sharded = world.size > 1 and sharding is Sharding.FSDP
         if sharded:
             from mpdeploy.train.sharding import shard  # imports much of torch.distributed
 
             shard(model, config)
             config = _sharded(config)
-        optimizer = recipe.optimizer(model)
-        schedule = recipe.schedule(optimizer, steps) if recipe.schedule else None
-    engine = Engine(model, optimizer, config, group=world.group, observer=observer(model))
+        optimizer = check_optimizer(recipe.optimizer(model))
+        schedule = check_schedule(recipe.schedule(optimizer, steps)) if recipe.schedule else None
+    with placed_at(loaded.path):
+        engine = Engine(model, optimizer, config, group=world.group, observer=observer(model))
     # After the engine: DDP lays out its buckets by the dtypes that it finds.
     call = DistributedDataParallel(model) if world.size > 1 and not sharded else model
     ema = Ema(engine, recipe.ema_decay) if recipe.ema_decay else None
-    return Assembly(model, call, optimizer, engine, schedule, ema, sharded)
+    return Assembly(model, call, engine, schedule, ema, sharded)
 
 
 def _sharded(config: AmpConfig) -> AmpConfig:

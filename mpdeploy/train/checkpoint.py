@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from mpdeploy import records
+from mpdeploy.amp.dtypes import is_low
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.files import atomic_path, readable_file
 from mpdeploy.numerics.telemetry import ModuleRange
@@ -88,9 +89,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
             raise UsageError("the checkpoint holds no tensors where they belong", where=str(path))
     for name, tensor in weights.items():
-        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+        if is_low(tensor):
             raise UsageError(
-                f"the weight `{name}` is {tensor.dtype}, a checkpoint of mpdeploy holds FP32 only", where=str(path)
+                f"the weight `{name}` is {tensor.dtype}, a checkpoint of mpdeploy holds no less than FP32",
+                where=str(path),
             )
     return Checkpoint(weights, examples, record)
 

@@ -53,6 +53,14 @@ class Arrays:
     labels: np.ndarray[Any, Any]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.inputs, (tuple, list)):
+            raise UsageError("Arrays takes an array for each input", remedy="write Arrays((images,), labels)")
+        for array in (*self.inputs, self.labels):
+            if not isinstance(array, np.ndarray):
+                raise UsageError(
+                    f"Arrays takes numpy arrays, not a {type(array).__name__}",
+                    remedy="convert it with numpy.asarray()",
+                )
         if {len(array) for array in self.inputs} != {len(self.labels)}:
             counts = [len(array) for array in self.inputs]
             raise UsageError(f"{counts} examples in the inputs do not go with {len(self.labels)} labels")

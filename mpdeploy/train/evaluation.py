@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from mpdeploy.train.checks import check_scores
 from mpdeploy.train.data import Examples, in_order
 
 
 def in_fp32(outputs: Any) -> Any:
-    """Return a model's outputs, a tensor or a tuple of them, with low-precision floats as FP32."""
+    """Return a model's outputs, a tensor or a tuple of them, named or not, with low-precision floats as FP32."""
     if isinstance(outputs, tuple):
-        return tuple(in_fp32(output) for output in outputs)
+        parts = [in_fp32(output) for output in outputs]
+        return type(outputs)(*parts) if hasattr(outputs, "_fields") else tuple(parts)
     return outputs.float() if outputs.is_floating_point() else outputs
 
 
@@ -32,7 +34,8 @@ def mean_score(
         total = 0.0
         for indices in in_order(len(examples), size):
             batch = examples.batch(indices).to(device)
-            total += float(score(in_fp32(model(*batch.inputs)), batch.labels).double().sum())
+            scores = check_scores(score, in_fp32(model(*batch.inputs)), batch.labels)
+            total += float(scores.double().sum())
     finally:
         model.train(was_training)
     mean = total / len(examples)

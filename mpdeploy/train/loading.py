@@ -82,10 +82,21 @@ def find_recipe(identity: RecipeId, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
+def placed_at(recipe: Path) -> Iterator[None]:
+    """Let errors that say nowhere where they are name the recipe."""
+    try:
+        yield
+    except MpdeployError as error:
+        error.where = error.where or str(recipe)
+        raise
+
+
+@contextlib.contextmanager
 def blamed_on(recipe: Path, when: str) -> Iterator[None]:
     """Turn what the recipe's own code raises inside into a ``UsageError`` that names the recipe."""
     try:
-        yield
+        with placed_at(recipe):
+            yield
     except MpdeployError:
         raise
     except (Exception, SystemExit) as error:

@@ -16,13 +16,14 @@ from mpdeploy.errors import UsageError
 from mpdeploy.numerics.telemetry import StepLine, TelemetryHeader
 from mpdeploy.train.assembly import assemble, load_data
 from mpdeploy.train.checkpoint import CheckpointRecord, EpochRecord, save_checkpoint
+from mpdeploy.train.checks import check_outputs
 from mpdeploy.train.data import Batch, shuffled
 from mpdeploy.train.evaluation import in_fp32
 from mpdeploy.train.handover import BEST, CHECKPOINT, checkpoint_of, hand_over_feeds
 from mpdeploy.train.loading import LoadedRecipe, blamed_on
 from mpdeploy.train.measuring import measure
 from mpdeploy.train.randomness import Randomness
-from mpdeploy.train.states import Configuration, Position
+from mpdeploy.train.states import Configuration, Position, taken_over
 from mpdeploy.train.stores import store_for
 from mpdeploy.train.telemetry_file import TelemetryFile
 from mpdeploy.train.world import Sharding, World
@@ -112,7 +113,8 @@ class Training:
             self._randomness = Randomness(settings.seed, world.rank)
         if saved:
             self._position, state = self._store.load(saved, self._state())
-            self._restore(state)
+            with taken_over(saved):
+                self._restore(state)
         header = TelemetryHeader(loaded.name, str(config), format_judged(config).value, settings.look_every)
         self._telemetry_file = (
             TelemetryFile(folder / TELEMETRY, header, self._position.telemetry_bytes) if world.leads else None
@@ -131,6 +133,16 @@ class Training:
     def steps_left(self) -> int:
         """Steps that ``steps()`` has still to go."""
         return self.total_steps - self._position.steps
+
+    @property
+    def streak(self) -> int:
+        """How many steps in a row, the newest the last, were skipped."""
+        return self._assembly.engine.streak
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the loss is scaled."""
+        return self._settings.config.scaling is not None
 
     @property
     def skipped(self) -> int:
@@ -185,7 +197,8 @@ class Training:
         mean = self._world.mean(loss)
         if result.applied:
             if parts.schedule:
-                parts.schedule.step()
+                with blamed_on(self._loaded.path, "when its schedule steps"):
+                    parts.schedule.step()
             total = None if position.epoch_loss is None else position.epoch_loss + mean
             total = total if total is not None and math.isfinite(total) else None
             self._position = replace(position, epoch_loss=total, applied=position.applied + 1)
@@ -199,6 +212,7 @@ class Training:
         recipe, parts = self._loaded.recipe, self._assembly
         with parts.engine.forward():
             outputs = parts.call(*batch.inputs)
+        check_outputs(outputs, recipe.outputs)
         loss = recipe.loss(in_fp32(outputs), batch.labels) * share
         parts.engine.backward(loss)
         return float(loss.detach())

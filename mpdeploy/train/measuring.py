@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import nn
 
+from mpdeploy.amp.dtypes import widened
 from mpdeploy.amp.ranges import RangeMeter
 from mpdeploy.train.assembly import Assembly
 from mpdeploy.train.evaluation import mean_score
@@ -51,4 +52,4 @@ def _shipped(assembly: Assembly) -> AbstractContextManager[None]:
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     # A sharded tensor (DTensor) has this method.
     gather = getattr(tensor, "full_tensor", None)
-    return (gather() if gather else tensor).detach().clone()
+    return widened((gather() if gather else tensor).detach()).clone()

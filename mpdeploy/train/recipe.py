@@ -82,18 +82,31 @@ class Recipe:
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
 
     def __post_init__(self) -> None:
+        if not (_sequence_of(TensorSpec, self.inputs) and _sequence_of(str, self.outputs)):
+            raise UsageError(
+                f"the recipe's inputs are {self.inputs!r} and its outputs {self.outputs!r}",
+                remedy='write inputs=(TensorSpec(…),) and outputs=("name",)',
+            )
         names = [spec.name for spec in self.inputs] + list(self.outputs)
         if not self.inputs or not self.outputs or len(set(names)) != len(names) or LABELS in names:
             raise UsageError(
                 f"the recipe's inputs and outputs are named {names}",
                 remedy=f"name at least one of each, all differently, none of them `{LABELS}`",
             )
-        if self.epochs < 1 or self.batch_size < 1:
-            raise UsageError(
-                f"the recipe has {self.epochs} epochs of batches of {self.batch_size}", remedy="use numbers from 1"
-            )
-        if not 1 <= self.accumulate <= self.batch_size:
+        for name, count in (("epochs", self.epochs), ("batch_size", self.batch_size), ("accumulate", self.accumulate)):
+            if not isinstance(count, int) or count < 1:
+                raise UsageError(f"the recipe's {name} is {count!r}", remedy="use a whole number from 1")
+        if self.accumulate > self.batch_size:
             raise UsageError(
                 f"the recipe's batches of {self.batch_size} cannot be taken in {self.accumulate} parts",
                 remedy="choose accumulate from 1 to batch_size",
             )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise UsageError(f"the recipe's clip_norm is {self.clip_norm}", remedy="choose a positive one, or None")
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise UsageError(f"the recipe's ema_decay is {self.ema_decay}", remedy="choose one such as 0.999, or None")
+        AmpConfig.of(self.level)
+
+
+def _sequence_of(kind: type, value: object) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(item, kind) for item in value)

@@ -1,6 +1,8 @@
 """The states that an interrupted training goes on from: the newest few, one file for each."""
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -129,6 +131,22 @@ def refuse_other(saved: Configuration, wanted: Configuration, path: Path) -> Non
                 where=str(path),
                 remedy="give the same again, or leave --resume out to start afresh",
             )
+
+
+@contextlib.contextmanager
+def taken_over(path: Path) -> Iterator[None]:
+    """Turn what goes wrong as the parts of the state in ``path`` are taken over into a ``UsageError`` about it."""
+    try:
+        yield
+    except UsageError as error:
+        error.where = error.where or str(path)
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise UsageError(
+            f"the training state is damaged: {type(error).__name__}: {str(error)[:200]}",
+            where=str(path),
+            remedy="leave --resume out to start afresh",
+        ) from error
 
 
 def _plain(value: object) -> object:

@@ -89,6 +89,6 @@ def test_scales_travel_by_the_names_of_their_losses():
     with pytest.raises(UsageError, match=r"no loss scale for \['a', 'c'\]"):
         make("a", "c").load_state_dict(state)
     with pytest.raises(UsageError, match="there is no loss `c`"):
-        engine.backward(torch.ones(()), of="c")
+        engine.backward(torch.ones((), requires_grad=True), of="c")
     with pytest.raises(UsageError, match="name at least one"):
         make("a", "a")

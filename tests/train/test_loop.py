@@ -164,7 +164,7 @@ def test_a_failed_training_leaves_the_old_checkpoint(mlp, tmp_path):
         ('"float32", ("batch", 64)', '"float64", ("batch", 64)', "was given float32"),
         ("x[1500:],), y[1500:]", "x[:0],), y[:0]", "no held-out examples"),
         ('outputs=("logits",)', 'outputs=("labels",)', "none of them `labels`"),
-        ("epochs=3", "epochs=0", "0 epochs"),
+        ("epochs=3", "epochs=0", "the recipe's epochs is 0"),
         ("epochs=3", "epochs=1, accumulate=101", "batches of 100 cannot be taken in 101 parts"),
         ("x[:1500],), y[:1500]", "x[:1500], x[:1500]), y[:1500]", "2 arrays of training examples for 1 inputs"),
         ("model.parameters()", "nn.Linear(2, 2).parameters()", "holds no parameter of the model"),
