@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.optim import LBFGS, Optimizer
+from torch.optim import LBFGS, SGD, Optimizer
 
 from mpdeploy.amp.levels import AmpConfig
 from mpdeploy.errors import UsageError
-from mpdeploy.numerics.formats import Format
+from mpdeploy.numerics.formats import LOW_FORMATS, Format
 
 _LOW = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -54,6 +54,8 @@ def refuse_unfit(model: nn.Module, optimizers: Sequence[Optimizer], config: AmpC
             )
         if config.weights is Format.FP16 and not config.masters:
             _refuse_vanishing_eps(optimizer)
+        if config.weights in LOW_FORMATS and not config.masters:
+            _refuse_idle_kernel(optimizer, config.weights)
 
 
 def refuse_no_loss(loss: object) -> None:
@@ -86,6 +88,16 @@ def _refuse_vanishing_eps(optimizer: Optimizer) -> None:
             raise UsageError(
                 f"the optimizer's eps of {eps:g} is zero in fp16, and a zero gradient would divide by it",
                 remedy="set eps=1e-4, or train at fp16-master, where the optimizer works in FP32",
+            )
+
+
+def _refuse_idle_kernel(optimizer: Optimizer, weights: Format) -> None:
+    # https://github.com/pytorch/pytorch/issues/191763: up to torch 2.13 whole vectors of such weights stay as they are.
+    for group in optimizer.param_groups if isinstance(optimizer, SGD) else ():
+        if group.get("fused") and any(parameter.device.type == "cpu" for parameter in group["params"]):
+            raise UsageError(
+                f"torch's fused SGD leaves {weights.value} weights on a CPU unmoved, without a word",
+                remedy=f"leave fused=True out, or train at {weights.value}-master, where it works in FP32",
             )
 
 

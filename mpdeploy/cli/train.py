@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from mpdeploy.amp.levels import Level, level_words
-from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.cli.outcome import Outcome, drop_output, result_options
 from mpdeploy.cli.progress import note
 from mpdeploy.cli.training import train_to_the_end
 from mpdeploy.errors import UsageError
@@ -66,15 +66,14 @@ def command(
     from mpdeploy.train.tensorboard import tensorboard_sink
     from mpdeploy.train.world import Sharding, join
 
-    with contextlib.redirect_stdout(sys.stderr):  # what a recipe prints is no result
-        loaded = load_recipe(recipe)
-        chosen = Level.named(precision) if precision else loaded.recipe.level
-        settings = Settings(
-            chosen, epochs or loaded.recipe.epochs, seed, save_every, keep, look_every, Sharding(sharding)
-        )
-        config, folder = settings.config, output or Path("runs") / loaded.name
-        world = join()
-        try:
+    world = join()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what a recipe prints is no result
+            loaded = load_recipe(recipe)
+            chosen = Level.named(precision) if precision else loaded.recipe.level
+            epochs = epochs or loaded.recipe.epochs
+            settings = Settings(chosen, epochs, seed, save_every, keep, look_every, Sharding(sharding))
+            config, folder = settings.config, output or Path("runs") / loaded.name
             sink = tensorboard_sink(folder / "tensorboard") if tensorboard and world.leads else None
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", RuntimeWarning)
@@ -86,8 +85,8 @@ def command(
                 note(f"{config.name}: {config}")
             train_to_the_end(training, f"{loaded.name} {config.name}", world)
             record = training.finish()
-        finally:
-            world.leave()
+    finally:
+        world.leave()
     paths = {
         "checkpoint": str(folder / CHECKPOINT),
         "best": str(folder / BEST),
@@ -111,7 +110,7 @@ def command(
         print(f"next: mpdeploy export {paths['checkpoint']}" + ("" if at_home else f" --recipe {recipe}"))
 
     if not world.leads:
-        return Outcome(None, lambda: None)
+        drop_output()  # the leading process speaks for all
     return Outcome({**paths, "configuration": str(config), "record": asdict(record)}, show)
 
 

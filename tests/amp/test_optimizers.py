@@ -166,5 +166,37 @@ def test_levels_without_masters_warn_and_refuse_an_eps_that_vanishes():
     layer = nn.Linear(2, 2)
     with pytest.raises(UsageError, match=r"eps of 1e-08 is zero in fp16.*fp16-master"):
         Engine(layer, torch.optim.Adam(layer.parameters()), Level.FP16_TRUE)
+    for level in (Level.FP16_TRUE, Level.BF16_TRUE):
+        with pytest.raises(UsageError, match=r"fused SGD leaves .* weights on a CPU unmoved.*-master"):
+            Engine(layer, torch.optim.SGD(layer.parameters(), lr=0.1, fused=True), level)
     with pytest.raises(UsageError, match="no parameter of the model"):
         Engine(layer, torch.optim.SGD(nn.Linear(1, 1).parameters()), AmpConfig(Format.FP16, scaling=LossScaling()))
+
+
+_MAKERS = {
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.05),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, fused=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9, centered=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, fused=True),
+    "adamw with a tensor for a rate": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.01)),
+}
+
+
+@pytest.mark.parametrize("name", _MAKERS)
+def test_masters_learn_with_any_optimizer_what_fp32_learns(name):
+    losses = []
+    for level in (Level.FP32, Level.BF16_MASTER):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8))
+        engine = Engine(model, _MAKERS[name](model.parameters()), level)
+        x = torch.randn(16, 8)
+        for _ in range(20):
+            with engine.forward():
+                output = model(x)
+            loss = functional.mse_loss(output.float(), x)
+            engine.backward(loss)
+            assert engine.step().applied
+        losses.append(float(loss.detach()))
+    assert losses[0] < 1
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)

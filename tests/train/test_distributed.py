@@ -134,3 +134,10 @@ def test_the_metadata_of_shards_cannot_run_code(tmp_path):
         (tmp_path / ".metadata").write_bytes(content)
         with pytest.raises(UsageError, match="damaged"):
             SafeReader(tmp_path).read_metadata()
+
+
+def test_processes_together_print_one_document(mlp, tmp_path):
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    words += ["-m", "mpdeploy", "train", str(mlp), "--epochs", "1", "-o", str(tmp_path / "run"), "--json", "-q"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    assert json.loads(done.stdout)["record"]["steps_applied"] == 15
