@@ -26,6 +26,11 @@ _REMEDIES = tuple(
         ),
         (r"out of ?memory|bad_alloc|allocat", "build on a machine with more memory"),
         (r"cudaError|CUDA_SUCCESS|CUDA driver", "this build needs a GPU with a current driver"),
+        (
+            r"Myelin",
+            "it fails at fusing operators of different formats: convert the FP32 model again, with another --policy, "
+            "or with --keep-fp32 for the part around them",
+        ),
     )
 )
 # What the parser says where an operator, or a form of it, has no importer: the bare condition that failed.

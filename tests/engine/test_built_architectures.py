@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from mpdeploy.conversion.api import convert
 from mpdeploy.engine.backends import backend_here
 from mpdeploy.engine.options import BuildOptions
+from mpdeploy.errors import BuildError
 from mpdeploy.graph import io
 from mpdeploy.runtime.choose import truthful_runner
 
@@ -150,3 +151,16 @@ def test_what_keeps_a_cast_apart_changes_no_number(model, name, tmp_path):
         node.graph.remove(node, safe=True)
     without = truthful_runner(converted, "without").run(feed)
     np.testing.assert_array_equal(with_barrier["y"], without["y"])
+
+
+def test_a_fusion_that_fails_is_told_with_what_to_do(tmp_path):
+    """The guard's pattern as another tool may write it."""
+    path = tmp_path / "foreign.onnx"
+    text = """g (float16[2,4,10,16] q, float16[2,4,16,10] k, float16[2,4,10,16] v) => (float16[2,4,10,16] y)
+    <float zero = {0}> {
+        s = MatMul(q, k)  wide = Cast<to = 1>(s)  p = Softmax<axis = -1>(wide)  nan = IsNaN(p)
+        guarded = Where(nan, zero, p)  narrow = Cast<to = 10>(guarded)  y = MatMul(narrow, v)
+    }"""
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 22]> {text}'), path)
+    with pytest.raises(BuildError, match=r"is_softmax.*--keep-fp32"):
+        build(path)
