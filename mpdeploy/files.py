@@ -51,6 +51,8 @@ def scratch_path(target: Path) -> Iterator[Path]:
     with disk_faults(target):
         if target.is_dir():
             raise UsageError("the output is an existing folder", where=str(target), remedy="name a file in it")
+        if target.exists() and not target.is_file():  # root may put a file in the place of /dev/null
+            raise UsageError("the output would replace a device or a pipe", where=str(target), remedy="name a file")
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = _hidden(target, "part")
         try:
@@ -85,7 +87,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     An existing ``target`` is replaced as a whole, and survives every failure.
     """
     with disk_faults(target):
-        if target.is_file():
+        if target.exists() and not target.is_dir():
             raise UsageError("the output folder is an existing file", where=str(target), remedy="name another folder")
         target.parent.mkdir(parents=True, exist_ok=True)
     scratch = _hidden(target, "part")

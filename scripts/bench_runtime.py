@@ -22,8 +22,9 @@ from mpdeploy.cli.machine import describe_machine
 from mpdeploy.cli.progress import meter, note
 from mpdeploy.conversion.api import convert
 from mpdeploy.errors import DependencyError
-from mpdeploy.session.bench import BenchSettings, Contestant, bench
+from mpdeploy.session.bench import bench
 from mpdeploy.session.bench_record import BenchReport
+from mpdeploy.session.contest import BenchSettings, Contestant
 from mpdeploy.session.opening import Runtime
 from mpdeploy.session.picture import table_cells, write_bench
 

@@ -164,3 +164,13 @@ def test_sha256_of_a_large_file(tmp_path):
     content = os.urandom((1 << 20) + 7)
     (tmp_path / "file").write_bytes(content)
     assert files.sha256_of(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+
+
+def test_no_output_takes_the_place_of_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match=r"device or a pipe.*pipe"):
+        files.write_text(pipe, "text")
+    with pytest.raises(UsageError, match="existing file"), files.atomic_folder(pipe):
+        pass
+    assert pipe.is_fifo()

@@ -25,7 +25,10 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Outcome:
-    """A command's result: the JSON document, how to show it to a person, and the exit code (0 or 1)."""
+    """A command's result: the JSON document, how to show it to a person, and the exit code.
+
+    The code is 0, 1 for a verdict against the model, or that of a fault that is told beside the result.
+    """
 
     document: object
     show: Callable[[], None]

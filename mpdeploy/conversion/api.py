@@ -24,7 +24,7 @@ from mpdeploy.plan.calibrate import Calibration, calibrate, handed_over
 from mpdeploy.plan.planner import Keep, Planned, apply_plan, make_plan
 from mpdeploy.plan.policy import Policy, policy_named
 from mpdeploy.plan.record import PrecisionPlan
-from mpdeploy.runtime.feeds import Feeds, open_feeds
+from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
 
 
 def convert(
@@ -32,7 +32,7 @@ def convert(
     output: str | Path,
     *,
     precision: str,
-    data: str | Feeds | None = None,
+    data: Data | None = None,
     ranges: str | Path | None = None,
     policy: str | None = None,
     plan: str | Path | None = None,
@@ -55,7 +55,7 @@ def convert(
     if plan is not None:
         planned = apply_plan(model, _read_plan(Path(plan), low))
     else:
-        feeds = open_feeds(data) if isinstance(data, str) else data
+        feeds = None if data is None else as_feeds(data)
         trained = _trained_ranges(Path(ranges), source) if ranges is not None and feeds is None else Calibration()
         chosen = policy_named(policy, with_data=feeds is not None or trained.trained)
         keep = Keep(keep_fp32, op_fp32)

@@ -14,7 +14,7 @@ from mpdeploy.engine.loading import this_system
 from mpdeploy.engine.monitor import Progress
 from mpdeploy.engine.network import Network
 from mpdeploy.engine.options import BuildOptions
-from mpdeploy.engine.proof import check_kept, check_lowered, check_plan, promises_of
+from mpdeploy.engine.proof import check_kept, check_lowered, check_plan, narrowed, promises_of
 from mpdeploy.engine.publish import publish_engine
 from mpdeploy.engine.ranges import profile_from
 from mpdeploy.engine.record import DriftSummary, EngineRecord, file_facts, sidecar_of
@@ -26,7 +26,7 @@ from mpdeploy.graph.io import files_of, load
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.facts import ModelFacts, model_facts
-from mpdeploy.runtime.feeds import Feeds, open_feeds
+from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.runner import Feed
 from mpdeploy.verification.record import DriftReport
@@ -40,7 +40,7 @@ def build_engine(
     options: BuildOptions | None = None,
     expect: Format | None = None,
     plan: Path | str | None = None,
-    data: str | Feeds | None = None,
+    data: Data | None = None,
     drift: Path | str | None = None,
     cache: Path | str | None = None,
     rebuilds: int = 1,
@@ -63,7 +63,7 @@ def build_engine(
     chosen = options or BuildOptions()
     if source.resolve() == target_path.resolve():
         raise UsageError("the engine would overwrite the model", where=str(target_path), remedy="name another output")
-    feeds = open_feeds(data) if isinstance(data, str) else data
+    feeds = None if data is None else as_feeds(data)
     maker = find_backend(backend)
     target = maker.target(chosen, find_gpus())
     # The ONNX library's own check first: it names the node of a type error that a parser may blame on the driver.
@@ -150,7 +150,7 @@ def _record(job: _Job, parsed: ParsedModel, engine: Path) -> EngineRecord:
         outputs=parsed.network.outputs,
         census=parsed.network.census,
         inspected=job.maker.inspect(engine.read_bytes(), job.target),
-        warnings=parsed.warnings(),
+        warnings=(*parsed.warnings(), *narrowed(parsed.network, job.model)),
     )
 
 

@@ -24,6 +24,14 @@ def check_kept(network: Network, model: ModelFacts) -> None:
         )
 
 
+def narrowed(network: Network, model: ModelFacts) -> tuple[str, ...]:
+    """Return a warning if the model computes in FP64 and the network, as TensorRT's parser makes it, in FP32."""
+    wide = model.values.get("fp64", 0)
+    if not wide or "double" in network.census.outputs:
+        return ()
+    return (f"{wide} float64 values of the model are float32 in the engine",)
+
+
 def check_lowered(network: Network, expected: Format, where: str) -> None:
     """Raise ``BuildError`` unless most of the network's arithmetic is in ``expected``.
 

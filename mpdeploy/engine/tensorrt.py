@@ -17,7 +17,7 @@ from mpdeploy.engine.options import BuildOptions, Feature, Profile
 from mpdeploy.engine.target import Target, choose_target
 from mpdeploy.engine.toolkit import Toolkit
 from mpdeploy.errors import BuildError, DependencyError
-from mpdeploy.files import write_bytes
+from mpdeploy.files import disk_faults, write_bytes
 
 _FLAGS = {
     Feature.STRIP_WEIGHTS: "STRIP_PLAN",
@@ -107,7 +107,8 @@ class TensorRtModel:
             raise self._fault()
         if options.timing_cache is not None and timings is not None:
             write_bytes(Path(options.timing_cache), bytes(timings.serialize()))
-        output.write_bytes(memoryview(plan))
+        with disk_faults(output):
+            output.write_bytes(memoryview(plan))
 
     def _config(self, options: BuildOptions) -> Any:
         trt = self.toolkit.module

@@ -83,7 +83,11 @@ def open_feeds(source: str) -> Feeds:
     return Feeds(source, lambda: iter([(source, read_npz(path))]), 1, lambda: sha256_of(path))
 
 
-def as_feeds(data: "str | Path | Feeds | Feed | Iterable[Feed]") -> Feeds:
+Data = str | Path | Feeds | Feed | Iterable[Feed]
+"""What Python code may mean by data; see ``as_feeds``."""
+
+
+def as_feeds(data: Data) -> Feeds:
     """Return the feeds that Python code means: what ``--data`` names, one dict of arrays, or an iterable of them."""
     if isinstance(data, Feeds):
         return data

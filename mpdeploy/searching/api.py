@@ -18,7 +18,7 @@ from mpdeploy.plan.planner import Keep, Planned, Searched, bind
 from mpdeploy.plan.policy import policy_named
 from mpdeploy.plan.reasons import SOFT
 from mpdeploy.plan.record import PrecisionPlan
-from mpdeploy.runtime.feeds import Feeds, open_feeds
+from mpdeploy.runtime.feeds import Data, as_feeds
 from mpdeploy.searching.descent import Unit, widest
 from mpdeploy.searching.record import SearchResult, Step
 from mpdeploy.searching.trials import Task, Trial, attempt
@@ -39,7 +39,7 @@ def search(
     output: str | Path,
     *,
     precision: str,
-    data: str | Feeds,
+    data: Data,
     budget: str | Budget | Settings | None = None,
     policy: str | None = None,
     keep_fp32: tuple[str, ...] = (),
@@ -87,7 +87,7 @@ def search(
 def _task(
     source: Path,
     precision: str,
-    data: str | Feeds,
+    data: Data,
     budget: str | Budget | Settings | None,
     policy: str | None,
     keep: Keep,
@@ -103,7 +103,7 @@ def _task(
             where=str(source),
             remedy="search on the FP32 model that it came from",
         )
-    feeds = open_feeds(data) if isinstance(data, str) else data
+    feeds = as_feeds(data)
     wanted = budget.budget_for(low) if isinstance(budget, Settings) else budget
     return Task(
         source=subject,

@@ -10,7 +10,7 @@ from pathlib import Path
 import mpdeploy
 from mpdeploy.conversion.api import plan_path_of
 from mpdeploy.numerics.formats import Format
-from mpdeploy.runtime.feeds import Feeds, open_feeds
+from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
 from mpdeploy.runtime.runner import Runner
 from mpdeploy.verification.baseline import load_baseline, worse_than
 from mpdeploy.verification.budget import Budget, parse_budget
@@ -40,7 +40,7 @@ class Depth:
 def verify(
     reference: str | Path | Subject,
     candidate: str | Path | Subject,
-    data: str | Feeds,
+    data: Data,
     budget: str | Budget | Settings | None = None,
     *,
     depth: Depth = Depth(),
@@ -60,7 +60,7 @@ def verify(
     bad files or data, ``ModelError`` for models that cannot run.
     """
     started, created = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
-    feeds = open_feeds(data) if isinstance(data, str) else data
+    feeds = as_feeds(data)
     scorers = scoring.scorers()
     ours, theirs = (s if isinstance(s, Subject) else opened(Path(s)) for s in (reference, candidate))
     inside = (ours.visible(), theirs.visible()) if depth.layers else None

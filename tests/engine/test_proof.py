@@ -2,6 +2,7 @@
 
 import pytest
 
+from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.network import Census, Network
 from mpdeploy.engine.proof import check_kept, check_lowered, check_plan
 from mpdeploy.errors import BuildError
@@ -45,3 +46,10 @@ def test_every_value_of_the_plan_is_held_to_its_format():
         check_plan(half, {"a": Format.FP16, "c": Format.FP16}, "model.onnx")
     with pytest.raises(BuildError, match="and 1 more"):
         check_plan(network({}, types=dict.fromkeys("abcd", "fp32")), dict.fromkeys("abcd", Format.FP16), "m")
+
+
+def test_float64_becomes_float32_and_that_is_told(text_model, tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
+    wide = text_model('<ir_version: 10, opset_import: ["" : 17]> g (double[2,4] x) => (double[2,4] y) { y = Exp(x) }')
+    record = build_engine(wide, tmp_path / "model.engine")
+    assert record.warnings == ("1 float64 values of the model are float32 in the engine",)

@@ -143,6 +143,15 @@ def test_a_converted_model_is_no_source(model, data, tmp_path):
         search(made, tmp_path / "twice.onnx", precision="bf16", data=data)
 
 
+def test_data_may_be_a_path_or_arrays(model, data, tmp_path):
+    source = model(CHAIN)
+    arrays = [dict(np.load(path)) for path in sorted(Path(data).iterdir())]
+    for given, name in ((Path(data), "a"), (arrays, "b"), (arrays[0], "c")):
+        made = search(source, tmp_path / f"{name}.onnx", precision="fp16", data=given).conversion.model
+        assert verify(source, made, given).verdict.passed
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
 def test_what_is_written_is_a_valid_model(model, data, tmp_path):
     result = search(model(CHAIN), tmp_path / "out.onnx", precision="fp16", data=data)
     onnx.checker.check_model(result.conversion.model, full_check=True)
