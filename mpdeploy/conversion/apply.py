@@ -51,6 +51,8 @@ class _Conversion:
             for value in self.model.graph.inputs:
                 if is_float(value) and not is_constant(value) and not is_container(value):
                     _set_element_type(value, self.low)
+                    if value.const_value is not None:  # what it is unless it is given
+                        value.const_value = self._rounded(value.const_value, str(value.name))
         for value in self.groups.values:
             low, fp32 = readers.get(value, ([], []))
             if is_constant(value):

@@ -1,7 +1,9 @@
 """Decisions and their reasons on graphs of a few nodes."""
 
 import numpy as np
+import onnx.parser
 import pytest
+from onnx import numpy_helper
 
 from mpdeploy import records
 from mpdeploy.conversion.api import convert
@@ -205,3 +207,17 @@ def test_the_ledger_names_what_weights_lost(workshop):
 
 def test_the_same_source_gives_the_same_plan(workshop):
     assert records.to_json(workshop.plan(SOFT)) == records.to_json(workshop.plan(SOFT))
+
+
+def test_an_input_with_a_default_becomes_low_with_its_default(workshop):
+    source = workshop.folder / "source.onnx"
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[2,4] x, float[4,4] w) => (float[2,4] y) { y = MatMul(x, w) }'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(EYE, "w"))
+    onnx.save(model, source)
+    made = workshop.folder / "made.onnx"
+    convert(source, made, precision="fp16", low_io=True)
+    default, declared = onnx.load(made).graph.initializer[0], onnx.load(made).graph.input[1]
+    assert default.data_type == declared.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+    np.testing.assert_array_equal(numpy_helper.to_array(default), EYE)
