@@ -33,7 +33,7 @@ _SHOWN = 8  # nodes that are named on the terminal; the plan has all
 @click.option("--low-io", is_flag=True, help="Inputs and outputs in the low format, too.")
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Judge detections or masks, as in verify.")
 @click.option("--metric", "metrics", multiple=True, metavar="M", help="Your own: module.py:callable.")
-@click.option("--trials", type=int, default=40, show_default=True, help="Lower so many plans at most.")
+@click.option("--trials", type=int, default=40, show_default=True, help="Lower so many plans at most from each start.")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Write the found model's drift report here.")
 @result_options
 def command(
@@ -101,7 +101,7 @@ def _report(result: "SearchResult", source: Path, feeds: "Feeds", scoring: "Scor
 
 
 def _show(result: "SearchResult") -> None:
-    made, first, last = result.conversion, result.steps[0], _last(result)
+    made, first, last = result.conversion, result.steps[0], result.found
     print(f"{made.model}: {made.precision.value}, {made.model_bytes / max(made.source_bytes, 1):.2f} of the FP32 file")
     print(f"  by rules   {_facts(first)}")
     print(f"  searched   {_facts(last)}, {made.casts} casts")
@@ -113,10 +113,6 @@ def _show(result: "SearchResult") -> None:
         print(f"  the trials ran out: more could perhaps be lowered with --trials above {len(result.steps)}")
     print(f"  {len(result.steps)} plans tried in {result.seconds:.1f} s; plan: {made.plan}")
     print(f"PASSED  {result.verdict.headline} ({result.samples} samples of {result.data}, {result.run.precision})")
-
-
-def _last(result: "SearchResult") -> "Step":
-    return next(step for step in reversed(result.steps) if step.passed)
 
 
 def _facts(step: "Step") -> str:

@@ -81,6 +81,8 @@ def command(
             if world.leads:
                 for warning in caught:
                     note(f"warning: {warning.message}")
+                if training.set_aside is not None:
+                    note(f"an interrupted training was here: its states are in {training.set_aside} until the next one")
                 note(f"training {loaded.name} in {config.name}, {training.steps_left} of {training.total_steps} steps")
                 note(f"{config.name}: {config}")
             train_to_the_end(training, f"{loaded.name} {config.name}", world)

@@ -30,7 +30,8 @@ class Step:
 class SearchResult:
     """The model that a search wrote, and how it came to it.
 
-    ``steps`` are the plans tried, in order: the first follows the policy's rules.  ``verdict`` is that
+    ``steps`` are the plans tried, in order: the first follows the policy's rules, ``found`` is the one that was
+    written.  ``verdict`` is that
     of the model written, on all of the ``samples`` in ``data``; ``run`` says how it was obtained.  ``kept`` are the
     nodes that the search itself keeps in FP32, ``freed`` those that rules would have kept.  ``complete`` is false if
     the trials ran out before everything had been asked.
@@ -41,6 +42,7 @@ class SearchResult:
     verdict: Verdict
     run: Execution
     steps: tuple[Step, ...]
+    found: Step
     kept: tuple[str, ...]
     freed: tuple[str, ...]
     complete: bool

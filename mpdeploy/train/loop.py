@@ -119,8 +119,9 @@ class Training:
         self._telemetry_file = (
             TelemetryFile(folder / TELEMETRY, header, self._position.telemetry_bytes) if world.leads else None
         )
+        self.set_aside: Path | None = None  # where the states of an interrupted training are that was there before
         if not saved:
-            self._store.forget()
+            self.set_aside = self._store.begin(self.total_steps)
             self.save()  # also finds out before the work that the folder cannot be written
 
     @property

@@ -25,6 +25,7 @@ from mpdeploy.train.states import (
     read_state,
     refuse_other,
     remove_old,
+    set_aside,
     state_name,
 )
 from mpdeploy.train.world import World
@@ -79,11 +80,11 @@ class Shards:
             remove_old(self._folder, self._keep)
         self._world.wait()
 
-    def forget(self) -> None:
-        """Remove all states."""
-        if self._world.leads:
-            remove_old(self._folder, 0)
+    def begin(self, steps: int) -> Path | None:
+        """Make room for a new training of so many steps; return where the states of an interrupted one are now."""
+        aside = set_aside(self._folder, steps) if self._world.leads else None
         self._world.wait()
+        return aside
 
 
 def read_whole(path: Path) -> tuple[StateRecord, dict[str, Any]]:

@@ -89,6 +89,22 @@ def remove_old(folder: Path, keep: int) -> None:
         _remove(path)
 
 
+def set_aside(folder: Path, steps: int) -> Path | None:
+    """Make room for the states of a new training; return where those of an interrupted one are now, if there was one.
+
+    A training is interrupted if it has less than ``steps`` behind it.  What was set aside before is removed, and so
+    are the states of a training that was finished.
+    """
+    found = newest(folder)
+    if found is None or found.name in (state_name(0), f"{state_name(0)}.pt") or int(found.stem) >= steps:
+        remove_old(folder, 0)
+        return None
+    aside = folder.with_name(f"{folder.name}.before")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.replace(aside)
+    return aside
+
+
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)

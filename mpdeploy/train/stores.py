@@ -12,6 +12,7 @@ from mpdeploy.train.states import (
     newest_or_refuse,
     remove_old,
     save_state,
+    set_aside,
 )
 from mpdeploy.train.world import Sharding, World
 
@@ -31,8 +32,8 @@ class Store(Protocol):
         """Save a state, then remove those that are too old."""
         ...
 
-    def forget(self) -> None:
-        """Remove all states: a new training starts."""
+    def begin(self, steps: int) -> Path | None:
+        """Make room for a new training of so many steps; return where the states of an interrupted one are now."""
         ...
 
 
@@ -57,11 +58,11 @@ class Files:
             remove_old(self._folder, self._keep)
         self._world.wait()
 
-    def forget(self) -> None:
-        """Remove all states."""
-        if self._world.leads:
-            remove_old(self._folder, 0)
+    def begin(self, steps: int) -> Path | None:
+        """Make room for a new training of so many steps; return where the states of an interrupted one are now."""
+        aside = set_aside(self._folder, steps) if self._world.leads else None
         self._world.wait()
+        return aside
 
 
 def store_for(folder: Path, configuration: Configuration, keep: int, world: World, sharding: Sharding) -> Store:

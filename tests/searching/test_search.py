@@ -45,7 +45,7 @@ def test_a_loose_budget_lowers_what_rules_keep(model, data, tmp_path):
 def test_a_tight_budget_is_met_with_as_much_low_as_it_allows(model, data, tmp_path):
     source = model(CHAIN)
     loose = search(source, tmp_path / "loose.onnx", precision="bf16", data=data)
-    tight = f"norm_relative<={loose.steps[-1].error / 2:.3g}"
+    tight = f"norm_relative<={loose.found.error / 2:.3g}"
     result = search(source, tmp_path / "tight.onnx", precision="bf16", data=data, budget=tight)
     assert not result.steps[0].passed
     assert 0 < result.conversion.low_operators < loose.conversion.low_operators
@@ -60,7 +60,7 @@ def test_a_tight_budget_is_met_with_as_much_low_as_it_allows(model, data, tmp_pa
 
 def test_arithmetic_comes_before_what_only_moves_bytes(model, data, tmp_path):
     source = model(CHAIN)
-    error = search(source, tmp_path / "a.onnx", precision="bf16", data=data).steps[-1].error
+    error = search(source, tmp_path / "a.onnx", precision="bf16", data=data).found.error
     result = search(
         source, tmp_path / "b.onnx", precision="bf16", data=data, budget=f"norm_relative<={error * 0.9:.3g}"
     )
@@ -98,7 +98,7 @@ def test_no_plan_within_budget_writes_nothing(model, data, tmp_path):
 
 def test_trials_are_limited_and_the_result_says_so(model, data, tmp_path):
     source = model(CHAIN)
-    error = search(source, tmp_path / "a.onnx", precision="bf16", data=data).steps[-1].error
+    error = search(source, tmp_path / "a.onnx", precision="bf16", data=data).found.error
     budget = f"norm_relative<={error / 2:.3g}"
     result = search(source, tmp_path / "b.onnx", precision="bf16", data=data, budget=budget, trials=1)
     assert not result.complete

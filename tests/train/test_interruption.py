@@ -119,3 +119,24 @@ def test_ctrl_c_saves_and_stops(noisy, tmp_path, kind):
     assert "--resume goes on from there" in err
     settings = Settings(load_recipe(noisy).recipe.level, 60)
     assert Training(load_recipe(noisy), folder, settings, resume=True).steps_left == 60 * 15 - stopped - 1
+
+
+def begun(recipe: Path, folder: Path, steps: int) -> Training:
+    """A new training in the folder, of one epoch, that has gone so many steps."""
+    training = Training(load_recipe(recipe), folder, Settings(Level.FP32, 1, save_every=1))
+    for step in training.steps():
+        if step.step >= steps:
+            break
+    return training
+
+
+def test_a_new_training_sets_the_states_of_an_interrupted_one_aside(mlp, tmp_path):
+    whole = begun(mlp, tmp_path, 3).total_steps
+    third = newest(tmp_path / "states").read_bytes()
+    again = begun(mlp, tmp_path, whole)
+    assert again.set_aside == tmp_path / "states.before"
+    assert newest(again.set_aside).read_bytes() == third
+    # This one came to its end: nothing is lost with its states, and what was set aside stays.
+    last = begun(mlp, tmp_path, 0)
+    assert last.set_aside is None
+    assert newest(tmp_path / "states.before").read_bytes() == third
