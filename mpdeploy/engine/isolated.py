@@ -1,8 +1,11 @@
 """Builds in a process of their own, one for each.
 
-A builder that dies, as some do of some graphs, takes nothing with it; what a builder keeps from earlier builds cannot
-find its way into an engine, so that equal inputs give equal plans of TensorRT for RTX (which measures nothing) whatever
-was built before; and a build can be stopped at once.
+A builder that dies, as some do of some graphs, takes nothing with it, and a build can be stopped at once.
+
+And equal inputs give equal plans of TensorRT for RTX, which measures nothing.  It orders some outputs by where they lie
+in memory, so a plan depends on all that was allocated before: on earlier builds, on what Python has imported, on the
+environment, on the length of paths.  The worker therefore builds one model only, on a heap that nothing else has used
+(see ``worker``), and stands in the model's folder, so that all paths it handles are short.
 """
 
 import contextlib
@@ -12,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +30,7 @@ from mpdeploy.engine.target import Target
 from mpdeploy.errors import BuildError, InternalError, MpdeployError
 
 Answer = TypeVar("Answer")
+_HEAP_SETTINGS = {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES"}  # the worker counts on a heap for each thread
 _LAST_WORDS = 10.0  # seconds between the end of the talk and that of the process
 
 
@@ -115,7 +119,9 @@ class _RemoteModel:
 
     def build(self, options: BuildOptions, target: Target, progress: Progress | None, output: Path) -> None:
         """Write the engine; see ``ParsedModel.build``."""
-        self.worker.connection.send(Order(options, target, output))
+        if options.timing_cache is not None:
+            options = replace(options, timing_cache=str(Path(options.timing_cache).absolute()))
+        self.worker.connection.send(Order(options, target, output.absolute()))
         self._warnings = self.worker.expect(Done, progress).warnings
 
 
@@ -136,6 +142,7 @@ class _Worker:
             if isinstance(message, kind):
                 return message
             if isinstance(message, MpdeployError):
+                message.where = message.where.replace(self.model.name, str(self.model), 1)
                 raise message
             if isinstance(message, BuildStep):
                 if progress is not None:
@@ -160,10 +167,20 @@ class _Worker:
 
 def _start(connection: Connection, backend: str, model: Path, said: IO[bytes]) -> subprocess.Popen[bytes]:
     # What can be imported here can be imported there, and nothing else: no folder slips in ahead of it.
+    settings = {name: value for name, value in os.environ.items() if name not in _HEAP_SETTINGS}
     paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "mpdeploy.engine.worker", str(connection.fileno()), backend, str(model)],
-        env=os.environ | {"PYTHONPATH": paths},
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "mpdeploy.engine.worker",
+            str(connection.fileno()),
+            backend,
+            model.name,
+        ],
+        env=settings | {"PYTHONPATH": paths},
+        cwd=model.parent,
         pass_fds=(connection.fileno(),),
         stdin=subprocess.DEVNULL,
         stdout=said,

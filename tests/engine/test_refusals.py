@@ -170,7 +170,7 @@ class TestWithRtx:
             ("(float[4,4] x) => (float y) { y = Det(x) }", "TensorRT lacks the operator Det.*replace it"),
             ("(float[4,4] x) => (int64[2,n] y) { y = NonZero(x) }", "NonZero plugin.*replace it"),
             (
-                "(float[1,9,4] b, float[1,1,9] s) => (int64[n,3] y) { y = NonMaxSuppression(b, s) }",
+                "(float[1,9,4] b, float[1,1,9] s) => (int64[n,3] y) <int64 k = {3}> { y = NonMaxSuppression(b, s, k) }",
                 r"no kernel for this NonMaxSuppression .*makes 'y' \(NonMaxSuppression\).*replace it",
             ),
             ("(string[4] x) => (string[n] y) { y = StringNormalizer(x) }", "type that TensorRT lacks, such as string"),
