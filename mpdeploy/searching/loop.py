@@ -127,10 +127,10 @@ class Search:
         )
 
 
-def _worth(found: Found) -> tuple[float, float]:
-    """What a plan is worth: arithmetic in the low format first, then bytes."""
+def _worth(found: Found) -> float:
+    """What a plan is worth: what is low of its arithmetic and of its bytes; time goes into either."""
     step = found.best.step
-    return step.low_flops or 0.0, step.bytes_low
+    return (step.low_flops or 0.0) + step.bytes_low
 
 
 def _searched(kept: Mapping[str, str], down: set[str], refused: Mapping[str, str]) -> Searched:
