@@ -14,6 +14,7 @@ from mpdeploy.plan.policy import policy_named
 from mpdeploy.runtime.feeds import Data, as_feeds
 from mpdeploy.searching.loop import Progress, Search
 from mpdeploy.searching.record import SearchResult
+from mpdeploy.searching.remembered import Remembered
 from mpdeploy.searching.trials import Task
 from mpdeploy.verification.budget import Budget, parse_budget
 from mpdeploy.verification.settings import Settings
@@ -56,7 +57,6 @@ def search(
         raise UsageError("a search tries at least one plan", where=f"--trials {trials}")
     task = _task(source, precision, data, budget, policy, Keep(keep_fp32, op_fp32), scoring, low_io=low_io)
     found = Search(task, trials, progress or (lambda step: None)).run()
-    task.source.release()
     planned = task.plan(found.best.searched)
     conversion = write(bind(copy_of(task.source.model), planned.plan), source, output)
     return SearchResult(
@@ -98,6 +98,7 @@ def _task(
     wanted = budget.budget_for(low) if isinstance(budget, Settings) else budget
     return Task(
         source=subject,
+        reference=Remembered(subject.runner),
         low=low,
         policy=policy_named(policy, with_data=True),
         calibration=calibrate(subject.model, feeds, str(source), feeds.name),

@@ -55,11 +55,13 @@ def _descend(
     if len(block) == 1:
         found.refused += block
         return
-    parts = _parts(block)
-    for number, part in enumerate(parts):
-        # Where all earlier parts went down whole, the last one makes up what has just failed.
-        rest_is_bad = number == len(parts) - 1 and all(unit in found.freed for p in parts[:-1] for unit in p)
-        _descend(part, works, trials, found, known_bad=rest_is_bad)
+    *parts, last = _parts(block)
+    before = len(found.freed)
+    for part in parts:
+        _descend(part, works, trials, found)
+    # Where all others went down whole, the last one makes up what has just failed.
+    went_down = len(found.freed) - before == sum(map(len, parts))
+    _descend(last, works, trials, found, known_bad=went_down)
 
 
 def _parts(block: list[Unit]) -> list[list[Unit]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mpdeploy.conversion.api import write
 from mpdeploy.conversion.trial import copy_of
-from mpdeploy.errors import UsageError, VerificationFailed
+from mpdeploy.errors import ModelError, VerificationFailed
 from mpdeploy.graph.arithmetic import flops
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.planner import Planned, Searched, bind
@@ -45,9 +45,7 @@ class Search:
 
     def run(self) -> Found:
         """Return the best plan; raise ``VerificationFailed`` if none with anything low is within the budget."""
-        start = self._try(Searched(), "by the policy's rules")
-        if start is None:  # `convert` tells why
-            raise UsageError("the model cannot be converted", where=str(self.task.source.path))
+        start = self._seen(attempt(self.task, Searched(), "by the policy's rules"))
         planned = self.task.plan(Searched())
         if start.verdict.passed:
             found = [self._lowered(start, {}, planned)]
@@ -63,17 +61,22 @@ class Search:
     def _repaired(self, start: Trial, planned: Planned) -> Iterator[Found]:
         """From what the rules make, with those operators back in FP32 that the drift along the graph blames."""
         kept = self._blamed(start, planned.plan)
-        base = self._try(Searched(kept), f"{len(kept)} operators back to FP32") if kept else None
-        if base is not None and base.verdict.passed:
-            yield self._lowered(base, kept, planned)
+        if kept:
+            yield from self._from(Searched(kept), f"{len(kept)} operators back to FP32", planned)
 
     def _built_up(self, planned: Planned) -> Iterator[Found]:
         """From FP32 throughout, one operator after the other."""
         low = [d.node for d in planned.plan.decisions if d.format is not Format.FP32]
-        kept = dict.fromkeys(low, "not asked any more")
-        base = self._try(Searched(kept), "everything in FP32")
-        if base is not None and base.verdict.passed:
-            yield self._lowered(base, kept, planned)
+        yield from self._from(Searched(dict.fromkeys(low, "not asked any more")), "everything in FP32", planned)
+
+    def _from(self, searched: Searched, what: str, planned: Planned) -> Iterator[Found]:
+        """Go down from what was kept in FP32, if that is within the budget."""
+        try:
+            base = self._seen(attempt(self.task, searched, what))
+        except ModelError:  # formats that cannot stand side by side: no start
+            return
+        if base.verdict.passed:
+            yield self._lowered(base, searched.kept, planned)
 
     def _lowered(self, base: Trial, kept: Mapping[str, str], planned: Planned) -> Found:
         """Go down from a plan within the budget as far as it holds."""
@@ -83,15 +86,19 @@ class Search:
         def works(units: Sequence[Unit]) -> bool:
             nonlocal best, lowest
             down = {unit.name for unit in units}
-            trial = self._try(_searched(kept, down, {}), _words(units[lowest:]))
-            if trial is not None and trial.verdict.passed:
+            try:
+                trial = self._seen(attempt(self.task, _searched(kept, down, {}), _words(units[lowest:])))
+            except ModelError as error:
+                why.update(dict.fromkeys(down, error.what))
+                return False
+            if trial.verdict.passed:
                 best, lowest = trial, len(units)
-                return True
-            why.update(dict.fromkeys(down, trial.verdict.headline if trial else "such a model is not valid"))
-            return False
+            else:
+                why.update(dict.fromkeys(down, trial.verdict.headline))
+            return trial.verdict.passed
 
         units = _units(planned, kept)
-        found = widest(units, works, self.trials, whole_fails=bool(kept))
+        found = widest(units, works, self.trials, whole_fails=bool(kept) and all(unit.name in kept for unit in units))
         refused = {unit.name: why.get(unit.name, self.steps[0].headline) for unit in found.refused}
         searched = _searched(kept, {unit.name for unit in found.freed}, refused)
         complete = len(found.freed) + len(found.refused) == len(units)
@@ -111,11 +118,9 @@ class Search:
         nodes = set(repair.nodes)
         return {d.node: start.verdict.headline for d in plan.decisions if {d.node, d.node.rpartition(":")[0]} & nodes}
 
-    def _try(self, searched: Searched, what: str) -> Trial | None:
-        trial = attempt(self.task, searched, what)
-        if trial is not None:
-            self.steps.append(trial.step)
-            self.progress(trial.step)
+    def _seen(self, trial: Trial) -> Trial:
+        self.steps.append(trial.step)
+        self.progress(trial.step)
         return trial
 
     def _hopeless(self, start: Trial) -> VerificationFailed:

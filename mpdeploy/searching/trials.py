@@ -1,11 +1,10 @@
 """Plans tried on the data: each is made, carried out, run under true rounding, and judged."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mpdeploy.conversion.apply import apply
 from mpdeploy.conversion.trial import copy_of
-from mpdeploy.errors import ModelError
 from mpdeploy.graph.arithmetic import low_share
 from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.numerics.formats import Format
@@ -14,10 +13,10 @@ from mpdeploy.plan.planner import Keep, Planned, Searched, bind, make_plan
 from mpdeploy.plan.policy import Policy
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.feeds import Feeds
-from mpdeploy.runtime.runner import Execution
+from mpdeploy.runtime.runner import Execution, Runner
 from mpdeploy.searching.record import Step
 from mpdeploy.verification.budget import Budget
-from mpdeploy.verification.compare import Comparison, compare
+from mpdeploy.verification.compare import compare
 from mpdeploy.verification.defaults import default_budget
 from mpdeploy.verification.subject import Subject
 from mpdeploy.verification.tasks import Scoring
@@ -26,9 +25,10 @@ from mpdeploy.verification.verdict import Verdict, judge
 
 @dataclass(frozen=True)
 class Task:
-    """What is searched for: the source, the low format, what the user fixed, the data, what is allowed."""
+    """What is searched for: the source and what runs it, the low format, what the user fixed, the data, the budget."""
 
     source: Subject
+    reference: Runner
     low: Format
     policy: Policy
     calibration: Calibration
@@ -53,7 +53,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Trial:
-    """A plan and what came of it.  ``run`` is None, and nothing was measured, where it could not be carried out."""
+    """A plan that was carried out, and what came of it; ``worst`` are the feeds that drifted most."""
 
     searched: Searched
     step: Step
@@ -61,22 +61,18 @@ class Trial:
     budget: Budget
     run: Execution
     samples: int
-    worst: tuple[str, ...] = field(default=())
+    worst: tuple[str, ...]
 
 
-def attempt(task: Task, searched: Searched, what: str) -> Trial | None:
-    """Return what came of the plan that follows from ``searched``; None if it cannot be carried out.
+def attempt(task: Task, searched: Searched, what: str) -> Trial:
+    """Return what came of the plan that follows from ``searched``; ``what`` says in words what it changes.
 
-    ``what`` says in words what it changes.
+    Raises ``ModelError`` if the plan cannot be carried out.
     """
     planned = task.plan(searched)
-    where = str(task.source.path)
-    try:
-        model = apply(bind(copy_of(task.source.model), planned.plan))
-        runner = truthful_runner(model, where)
-    except ModelError:
-        return None
-    found = compare(task.source.runner, runner, task.feeds, task.low, task.scoring.scorers())
+    model = apply(bind(copy_of(task.source.model), planned.plan))
+    runner = truthful_runner(model, str(task.source.path))
+    found = compare(task.reference, runner, task.feeds, task.low, task.scoring.scorers())
     budget = task.budget or default_budget(task.low, found.outputs, found.scores)
     run = runner.describe()
     verdict = judge(found, budget, run)
@@ -84,18 +80,13 @@ def attempt(task: Task, searched: Searched, what: str) -> Trial | None:
         what=what,
         passed=verdict.passed,
         headline=verdict.headline,
-        error=_error(found),
+        error=found.error,
         low=planned.plan.low_count,
         low_flops=low_share(model),
         bytes_low=_bytes_low(planned),
     )
     worst = tuple(sample.feed for output in found.outputs for sample in output.worst_samples)
     return Trial(searched, step, verdict, budget, run, found.samples, worst)
-
-
-def _error(found: Comparison) -> float | None:
-    errors = [output.norm_relative for output in found.outputs if not output.exact and output.elements]
-    return None if None in errors else max((error for error in errors if error is not None), default=0.0)
 
 
 def _bytes_low(planned: Planned) -> float:

@@ -28,6 +28,12 @@ class Comparison:
     notes: tuple[str, ...]
     scores: tuple[Score, ...] = ()
 
+    @property
+    def error(self) -> float | None:
+        """The largest norm-relative error of an output that is no integer; None if one is not finite."""
+        errors = [output.norm_relative for output in self.outputs if not output.exact and output.elements]
+        return None if None in errors else max((error for error in errors if error is not None), default=0.0)
+
 
 def compare(
     reference: Runner, candidate: Runner, feeds: Feeds, coarsest: Format, scorers: Sequence[Scorer] = ()

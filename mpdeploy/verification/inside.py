@@ -70,9 +70,7 @@ def repair_of(
         trial = opened(path) if theirs.arithmetic == PLAIN else emulated(path, theirs.arithmetic)
         measured = compare(ours.runner, trial.runner, some, trial.coarsest, scoring.scorers())
         verdict = judge(measured, budget, trial.runner.describe())
-        errors = [o.norm_relative for o in measured.outputs if not o.exact and o.elements]
-        error = None if None in errors else max((e for e in errors if e is not None), default=0.0)
-        return Trial(verdict.passed, error, lambda: blame_on(ours, trial, feeds))
+        return Trial(verdict.passed, measured.error, lambda: blame_on(ours, trial, feeds))
 
     def passes(path: Path) -> bool:
         return examine(path, few).passed

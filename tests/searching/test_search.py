@@ -7,8 +7,9 @@ import onnx
 import pytest
 
 from mpdeploy import records
-from mpdeploy.errors import UsageError, VerificationFailed
+from mpdeploy.errors import ModelError, UsageError, VerificationFailed
 from mpdeploy.plan.record import PrecisionPlan
+from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.searching.api import search
 from mpdeploy.verification.api import verify
 
@@ -155,3 +156,19 @@ def test_data_may_be_a_path_or_arrays(model, data, tmp_path):
 def test_what_is_written_is_a_valid_model(model, data, tmp_path):
     result = search(model(CHAIN), tmp_path / "out.onnx", precision="fp16", data=data)
     onnx.checker.check_model(result.conversion.model, full_check=True)
+
+
+def test_the_reference_runs_once_for_each_feed(model, data, tmp_path, monkeypatch):
+    runs = []
+    run = OrtRunner.run
+    monkeypatch.setattr(OrtRunner, "run", lambda self, feed: runs.append(1) or run(self, feed))
+    result = search(model(CHAIN), tmp_path / "out.onnx", precision="fp16", data=data, policy="autocast")
+    measuring, reference, plans = 1, 1, len(result.steps)  # the emulator runs a plan in ONNX Runtime, too
+    assert plans > 1
+    assert len(runs) == len(list(Path(data).iterdir())) * (measuring + reference + plans)
+
+
+def test_a_plan_that_cannot_be_carried_out_tells_the_cause(model, data, tmp_path):
+    source = model("g (float[4,16] x) => (float[4,16] y) { a = MatMul(x, w0)  y = other.Unknown(a) }")
+    with pytest.raises(ModelError, match="Unknown"):
+        search(source, tmp_path / "out.onnx", precision="fp16", data=data)
