@@ -51,14 +51,18 @@ def scratch_path(target: Path) -> Iterator[Path]:
     with disk_faults(target):
         if target.is_dir():
             raise UsageError("the output is an existing folder", where=str(target), remedy="name a file in it")
-        if target.exists() and not target.is_file():  # root may put a file in the place of /dev/null
-            raise UsageError("the output would replace a device or a pipe", where=str(target), remedy="name a file")
+        _refuse_device(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = _hidden(target, "part")
         try:
             yield scratch
         finally:
             scratch.unlink(missing_ok=True)
+
+
+def _refuse_device(target: Path) -> None:
+    if target.exists() and not target.is_file() and not target.is_dir():  # root may replace even /dev/null
+        raise UsageError("the output would replace a device or a pipe", where=str(target), remedy="name another output")
 
 
 def publish(scratch: Path, target: Path) -> None:
@@ -87,7 +91,8 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     An existing ``target`` is replaced as a whole, and survives every failure.
     """
     with disk_faults(target):
-        if target.exists() and not target.is_dir():
+        _refuse_device(target)
+        if target.is_file():
             raise UsageError("the output folder is an existing file", where=str(target), remedy="name another folder")
         target.parent.mkdir(parents=True, exist_ok=True)
     scratch = _hidden(target, "part")

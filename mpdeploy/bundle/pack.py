@@ -104,8 +104,6 @@ def pack(source: Path, output: Path, packing: Packing) -> Manifest:
     """
     if output.resolve() == source.resolve() or output.resolve() in source.resolve().parents:
         raise UsageError("the bundle would replace the folder it is made from", where=str(output))
-    if output.exists() and not output.is_dir():
-        raise UsageError("the bundle would replace a file", where=str(output), remedy="name a new folder")
     if output.is_dir() and any(output.iterdir()) and not is_bundle(output):
         raise UsageError("the folder would be replaced, and is no bundle", where=str(output), remedy="name a new one")
     contents = gather(source)

@@ -18,15 +18,13 @@ _SCHEMA = f"{EngineRecord.schema.partition('/')[0]}/"
 def require_free(target: Path, inputs: Iterable[Path] = ()) -> None:
     """Raise ``UsageError`` if the engine ``target`` or its sidecar would replace what is neither.
 
-    That is: one of ``inputs``, which the build reads; a device or a pipe; another document where the sidecar goes,
+    That is: one of ``inputs``, which the build reads; another document where the sidecar goes,
     such as the plan of ``low.onnx``, which has the name of the sidecar of ``low.plan``.
     """
     sidecar = sidecar_of(target)
     for path, what in ((target, "the engine"), (sidecar, "the engine's sidecar")):
-        if not path.exists() or path.is_dir():
+        if not path.exists():
             continue
-        if not path.is_file():
-            raise UsageError(f"{what} would replace a device or a pipe", where=str(path), remedy=_ELSEWHERE)
         lost = next((given for given in inputs if given.exists() and path.samefile(given)), None)
         if lost is not None:
             raise UsageError(f"{what} would overwrite what it is built from", where=str(path), remedy=_ELSEWHERE)

@@ -53,11 +53,8 @@ def run_over(runner: Runner, model: str, feeds: Feeds, output: Path | None) -> R
     ``.npz`` for each feed; either appears whole or not at all.  Raises ``UsageError`` for data that do not fit, and
     for outputs that would take the place of the data, or of a folder with other things in it.
     """
-    if output is not None and output.exists():
-        if Path(feeds.name).exists() and output.samefile(feeds.name):
-            raise UsageError("the outputs would replace the data", where=str(output), remedy="name another output")
-        if not output.is_file() and not output.is_dir():
-            raise UsageError("the outputs would replace a device or a pipe", where=str(output), remedy="leave -o out")
+    if output is not None and output.exists() and Path(feeds.name).exists() and output.samefile(feeds.name):
+        raise UsageError("the outputs would replace the data", where=str(output), remedy="name another output")
     tallies: dict[str, _Tally] = {}
     notes: dict[str, None] = {}
     count = 0

@@ -154,7 +154,7 @@ def test_only_a_bundle_is_replaced(export, tmp_path):
         pack(export, tmp_path / "other", Packing("net"))
     assert (tmp_path / "other" / "letter.txt").read_text() == "dear"
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match=r"would replace a file .*pipe"):
+    with pytest.raises(UsageError, match=r"would replace a device or a pipe .*pipe"):
         pack(export, tmp_path / "pipe", Packing("net"))
     assert (tmp_path / "pipe").is_fifo()
 
