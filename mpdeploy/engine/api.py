@@ -1,6 +1,6 @@
 """``mpdeploy.build``: an engine from an ONNX model, in the words of the command's flags."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mpdeploy.engine.building import build_engine
@@ -11,8 +11,7 @@ from mpdeploy.engine.record import EngineRecord
 from mpdeploy.errors import UsageError
 from mpdeploy.graph.io import files_of
 from mpdeploy.numerics.formats import Format
-from mpdeploy.runtime.feeds import Feeds, as_feeds
-from mpdeploy.runtime.runner import Feed
+from mpdeploy.runtime.feeds import Data
 
 _EXPECTABLE = (Format.FP32, Format.FP16, Format.BF16)
 
@@ -30,7 +29,7 @@ def build(
     feature: str | Sequence[str] = (),
     expect: str | Format | None = None,
     plan: str | Path | None = None,
-    data: str | Path | Feeds | Feed | Iterable[Feed] | None = None,
+    data: Data | None = None,
     drift: str | Path | None = None,
     timing_cache: str | Path | None = None,
     cache: str | Path | None = None,
@@ -69,7 +68,7 @@ def build(
         options=options,
         expect=None if expect is None else _format(expect),
         plan=plan,
-        data=None if data is None else as_feeds(data),
+        data=data,
         drift=drift,
         cache=cache,
         rebuilds=rebuilds,

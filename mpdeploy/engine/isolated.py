@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -91,7 +91,8 @@ class IsolatedBackend:
                 process = _start(theirs, self.name, model, said)
             try:
                 worker = _Worker(model, process, ours, said)
-                yield _RemoteModel(worker, worker.expect(Parsed))
+                parsed = worker.expect(Parsed)
+                yield _RemoteModel(worker, parsed.network, parsed.warnings)
             finally:
                 process.kill()
                 process.wait()
@@ -102,27 +103,19 @@ class _RemoteModel:
     """A ``ParsedModel`` in another process."""
 
     worker: "_Worker"
-    parsed: Parsed
-    _warnings: tuple[str, ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        self._warnings = self.parsed.warnings
-
-    @property
-    def network(self) -> Network:
-        """What the parser made of the model."""
-        return self.parsed.network
+    network: Network
+    heard: tuple[str, ...]
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings so far."""
-        return self._warnings
+        return self.heard
 
     def build(self, options: BuildOptions, target: Target, progress: Progress | None, output: Path) -> None:
         """Write the engine; see ``ParsedModel.build``."""
         if options.timing_cache is not None:
             options = replace(options, timing_cache=str(Path(options.timing_cache).absolute()))
         self.worker.connection.send(Order(options, target, output.absolute()))
-        self._warnings = self.worker.expect(Done, progress).warnings
+        self.heard = self.worker.expect(Done, progress).warnings
 
 
 @dataclass(frozen=True)
@@ -142,7 +135,8 @@ class _Worker:
             if isinstance(message, kind):
                 return message
             if isinstance(message, MpdeployError):
-                message.where = message.where.replace(self.model.name, str(self.model), 1)
+                if message.where.startswith(self.model.name):  # the worker knows the model by its bare name
+                    message.where = f"{self.model}{message.where.removeprefix(self.model.name)}"
                 raise message
             if isinstance(message, BuildStep):
                 if progress is not None:

@@ -60,11 +60,10 @@ class TensorRtBackend:
                 raise DependencyError(f"{self.toolkit.title} cannot start: {_last(inbox)}", where=str(model))
             network = builder.create_network(self.toolkit.network_flags)
             parser = trt.OnnxParser(network, logger_for(trt))
-            content = readable_file(model, "model").read_bytes()
             # Weights in external files are looked for beside the path, whose last part has no meaning.  It is the same
             # for all models in a folder: the builder orders some outputs by where they lie in memory, and a path takes
             # memory.
-            if not parser.parse(content, f"{model.parent}/model.onnx"):
+            if not parser.parse(readable_file(model, "model").read_bytes(), f"{model.parent}/model.onnx"):
                 raise parse_fault((parser.get_error(i) for i in range(parser.num_errors)), str(model))
             # The parser owns the weights that the network points to, so it lives as long as the model does.
             yield TensorRtModel(model, self.toolkit, builder, network, parser, inbox)
