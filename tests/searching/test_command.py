@@ -3,35 +3,25 @@
 import json
 from pathlib import Path
 
-import numpy as np
-import onnx
-import onnx.parser
 import pytest
-from onnx import numpy_helper
 
 from mpdeploy.cli.app import main
 
-NET = """<ir_version: 8, opset_import: ["" : 17]>
-net (float[8,16] x) => (float[8,4] y) {
+NET = """g (float[4,16] x) => (float[4,16] y) {
     [first] h = MatMul(x, w0)  [soft] s = Softmax<axis = -1>(h)  [second] y = MatMul(s, w1)
 }"""
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, model, data):
+    """A folder with net.onnx and its data; the test stands in it."""
+    model(NET)
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(3)
-    model = onnx.parser.parse_model(NET)
-    for name, shape in (("w0", (16, 32)), ("w1", (32, 4))):
-        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
-    Path("net.onnx").write_bytes(model.SerializeToString())
-    np.savez("data.npz", x=rng.standard_normal((8, 16)).astype(np.float32))
-    return tmp_path
 
 
 def called(capsys, *words):
     with pytest.raises(SystemExit) as end:
-        main(["search", "net.onnx", "-o", "out.onnx", "--precision", "bf16", "--data", "data.npz", *words])
+        main(["search", "net.onnx", "-o", "out.onnx", "--precision", "bf16", "--data", "data", *words])
     out, err = capsys.readouterr()
     return end.value.code, out, err
 
