@@ -9,6 +9,11 @@ import pytest
 from mpdeploy.engine.gpu import find_gpus
 
 
+def pytest_collection_modifyitems(items):
+    """Slow tests first: begun last, they would leave all processes but one without work."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True)
 def _gpu_or_skip(request):
     if request.node.get_closest_marker("gpu") and not find_gpus():
