@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mpdeploy.amp import AmpConfig, Engine, Level
+from mpdeploy.amp import AmpConfig, Engine, Level, half_products
 from mpdeploy.errors import ModelError, TrainingDiverged, UsageError
 from mpdeploy.numerics.formats import Format
 
@@ -206,7 +206,9 @@ def test_p13_losses_that_half_precision_breaks_run_on_fp32_outputs(loss):
     assert 0 < result.grad_norm < 1e3
 
 
-def test_an_lstm_trains_in_fp16_on_any_processor():
+@pytest.mark.parametrize("units", [False, True])
+def test_an_lstm_trains_in_fp16_on_any_processor(units, monkeypatch):
+    monkeypatch.setattr(half_products, "has_matrix_units", lambda: units)
     torch.manual_seed(0)
     model, x = nn.LSTM(4, 8), torch.randn(3, 2, 4)
     expected, _ = model(x)

@@ -1,18 +1,25 @@
-"""FP16 products on a processor without FP16 units: FP32 sums, one rounding, nothing else changed."""
+"""FP16 products that a processor has no good kernel for: FP32 sums, one rounding, nothing else changed."""
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 
-from mpdeploy.amp import Engine
+from mpdeploy.amp import Engine, half_products
 from mpdeploy.amp.arithmetic import products
 from mpdeploy.amp.half_products import Fp32Sums
 from mpdeploy.numerics.formats import Format
 
 HALF_ULP = 2.0**-11
+
+
+@pytest.fixture(params=[False, True], ids=["without FP16 units", "with FP16 units"])
+def processor(request, monkeypatch):
+    """A processor of either kind; where it has no units, torch's plain kernels stand for the products left to it."""
+    monkeypatch.setattr(half_products, "has_matrix_units", lambda: request.param)
+    return request.param
 
 
 def half(*shape):
@@ -93,6 +100,32 @@ def test_what_is_no_fp16_product_is_left_alone():
             wide @ wide.half()  # mixing formats stays the fault that it is
 
 
+class Widths(TorchDispatchMode):
+    """Notes the type in which each product reaches torch's kernels."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.seen.setdefault(name, {a.dtype for a in args if isinstance(a, torch.Tensor)})
+        return func(*args, **(kwargs or {}))
+
+
+def test_only_matrix_products_are_left_to_the_processor(processor):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.Flatten(), nn.Linear(24, 3))
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), "fp16-mixed")
+    with Widths() as kernels:
+        with engine.forward():
+            output = model(torch.randn(2, 2, 8))
+        engine.backward(output.float().square().mean())
+    low, wide = {torch.float16}, {torch.float32}
+    assert kernels.seen["convolution"] == kernels.seen["convolution_backward"] == wide
+    assert kernels.seen["addmm"] == kernels.seen["mm"] == (low if processor else wide)
+
+
 @pytest.mark.parametrize("compute", [Format.FP32, Format.BF16])
 def test_only_fp16_passes_are_touched(compute):
     x = half(4, 4)
@@ -116,7 +149,7 @@ class Everything(nn.Module):
 
 
 @pytest.mark.parametrize("level", ["fp16-mixed", "fp16-master"])
-def test_a_model_computes_the_same_in_inference_mode(level):
+def test_a_model_computes_the_same_in_inference_mode(level, processor):
     torch.manual_seed(0)
     model = Everything()
     engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), level)
@@ -148,7 +181,7 @@ def test_recomputed_activations_are_the_same(reentrant):
     assert torch.equal(found[0][1], found[1][1])
 
 
-def test_a_penalty_on_gradients_goes_backward_twice():
+def test_a_penalty_on_gradients_goes_backward_twice(processor):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 36, 1))
     engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), "fp16-mixed")
