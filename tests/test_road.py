@@ -98,3 +98,59 @@ def held_out_accuracy(model, folder):
             labels += feed["labels"].tolist()
             hits += (logits.argmax(1) == feed["labels"]).tolist()
     return labels, np.mean(hits)
+
+
+REGRESSION = """
+import numpy as np
+import torch
+from torch import nn
+from mpdeploy.train import Arrays, Data, Metric, Recipe, TensorSpec
+
+def data():
+    random = np.random.default_rng(0)
+    x = random.standard_normal((160, 6)).astype(np.float32)
+    y = (x @ random.standard_normal((6, {width}))).astype(np.float32)
+    return Data(Arrays((x[:128],), y[:128]{answers}), Arrays((x[128:],), y[128:]{answers}))
+
+recipe = Recipe(
+    inputs=(TensorSpec("x", "float32", ("batch", 6)),), outputs=("y",),
+    model=lambda: {model}, data=data,
+    optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=3e-2), loss=nn.functional.mse_loss,
+    metric=Metric("mean error", lambda y, t: (y - t).abs().flatten(1).mean(1), higher_is_better=False),
+    epochs=20, batch_size=32,
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("width", "answers", "model"),
+    [
+        (2, "", "nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))"),
+        (1, "", "nn.Linear(6, 1)"),
+        (12, ".reshape(-1, 3, 2, 2)", "nn.Sequential(nn.Linear(6, 12), nn.Unflatten(1, (3, 2, 2)))"),
+    ],
+    ids=["numbers", "one number", "images"],
+)
+def test_what_a_recipe_learns_need_not_be_classes(width, answers, model, cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(REGRESSION.format(width=width, answers=answers, model=model))
+    trained = cli("train", "net.py", "-o", "run", "--json")
+    assert trained.code == 0, trained.err
+    with np.load("run/heldout/0000.npz") as feed:
+        assert set(feed.files) == {"x", "targets"}
+    exported = cli("export", "run/model.pt", "--recipe", "net.py", "--json")
+    assert exported.code == 0, exported.err
+    found = exported.document["models"][0]["drift"]["outputs"][0]["targets"]
+    assert found["samples"] == 32
+    assert found["reference_mae"] == pytest.approx(trained.document["record"]["metric"], rel=1e-3)
+    assert found["candidate_mae"] == pytest.approx(found["reference_mae"], rel=0.1, abs=1e-3)
+    assert (found["candidate_psnr"] is not None) == (answers != "")
+    shown = cli("export", "run/model.pt", "--recipe", "net.py")
+    assert "mean error" in shown.out
+    assert "accuracy" not in shown.out
+    tight = cli("verify", "run/export/model.onnx", "run/export/model.fp16.onnx", "--data", "run/heldout",
+                "--budget", "mae_increase<=1e-9", "--json")  # fmt: skip
+    assert tight.document["verdict"]["checks"][0]["measured"] is not None
+    ignored = cli("verify", "run/export/model.onnx", "run/export/model.fp16.onnx", "--data", "run/heldout",
+                  "--ignore-labels", "--json")  # fmt: skip
+    assert ignored.document["outputs"][0]["targets"] is None

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Build an engine.",
 )
+@click.option("--ignore-labels", is_flag=True, help="Do not read the right answers in the data.")
 @torch_options
 @result_options
 def command(
@@ -53,6 +54,7 @@ def command(
     data: str | None,
     budget: str | None,
     engine: str,
+    ignore_labels: bool,
     given: "Given",
 ) -> Outcome:
     """Take MODEL the whole road, whatever form it has.
@@ -70,6 +72,7 @@ def command(
         precisions=formats,
         data=data,
         budget=parse_budget(budget) if budget is not None else None,
+        labels=not ignore_labels,
         engines=() if engine == "none" else tuple((f, engine) for f in formats),
     )
     result = pipeline.export(

@@ -33,6 +33,7 @@ _SHOWN = 8  # nodes that are named on the terminal; the plan has all
 @click.option("--low-io", is_flag=True, help="Inputs and outputs in the low format, too.")
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Judge detections or masks, as in verify.")
 @click.option("--metric", "metrics", multiple=True, metavar="M", help="Your own: module.py:callable.")
+@click.option("--ignore-labels", is_flag=True, help="Do not read the right answers in the data.")
 @click.option("--trials", type=int, default=40, show_default=True, help="Lower so many plans at most from each start.")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Write the found model's drift report here.")
 @result_options
@@ -48,6 +49,7 @@ def command(
     low_io: bool,
     tasks: tuple[str, ...],
     metrics: tuple[str, ...],
+    ignore_labels: bool,
     trials: int,
     folder: Path | None,
 ) -> Outcome:
@@ -62,7 +64,8 @@ def command(
     from mpdeploy.verification.tasks import Scoring
 
     settings = find_settings(Path.cwd())
-    feeds, scoring = open_feeds(data), Scoring(tasks or settings.tasks, metrics or settings.metrics)
+    feeds = open_feeds(data)
+    scoring = Scoring(tasks or settings.tasks, metrics or settings.metrics, labels=not ignore_labels)
     result = search(
         source,
         output,

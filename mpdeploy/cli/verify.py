@@ -36,7 +36,7 @@ _FILE = click.Path(path_type=Path)
     required=True,
     metavar="D",
     help="One .npz file (keys are input names), a folder of them (one feed each), or module.py:callable that yields "
-    "dicts of arrays.  A key 'labels' holds the true classes.",
+    "dicts of arrays.  A key 'labels' holds the true classes, a key 'targets' other true values.",
 )
 @click.option(
     "--budget",
@@ -68,6 +68,7 @@ _FILE = click.Path(path_type=Path)
     help="What if: round running totals of the candidate's low sums after every 128 (chunked) or 16 (half) terms, or "
     "operands of its FP32 matrix products to TF32 or FP8.",
 )
+@click.option("--ignore-labels", is_flag=True, help="Do not read the right answers in the data.")
 @click.option("--force", is_flag=True, help="Let a run pass that is no evidence.")
 @click.option("--report", "folder", type=_FILE, help="Write report.html and report.json here.")
 @click.option("--junit", type=_FILE, help="Write JUnit XML for a CI server.")
@@ -87,6 +88,7 @@ def command(
     metrics: tuple[str, ...],
     runtime: str,
     emulate: str | None,
+    ignore_labels: bool,
     force: bool,
     folder: Path | None,
     junit: Path | None,
@@ -117,7 +119,7 @@ def command(
         feeds.through(lambda stream: track(stream, "verify", feeds.count)),
         parse_budget(budget) if budget is not None else settings,
         depth=Depth(noise=not no_noise, layers=layers),
-        scoring=Scoring(tasks or settings.tasks, metrics or settings.metrics),
+        scoring=Scoring(tasks or settings.tasks, metrics or settings.metrics, labels=not ignore_labels),
         baseline=baseline or settings.baseline,
         witnesses=_witnesses(checkpoint, given, feeds),
         force=force,

@@ -14,6 +14,7 @@ from mpdeploy.numerics.retrieval import RetrievalMeter
 from mpdeploy.numerics.samples import WORST_SHOWN, Quantiles, SampleError, SampleMeter
 from mpdeploy.numerics.scatter import Scatter
 from mpdeploy.numerics.significance import Accuracy
+from mpdeploy.numerics.targets import TargetErrors, TargetMeter
 from mpdeploy.numerics.ulps import worst_ulp
 
 _COLLAPSED = 0.9  # a share of equal integers that a rare event may cost
@@ -33,8 +34,8 @@ class OutputDrift:
     ``collapsed``: the candidate is constant where the reference is not (in an exact output, with more than a tenth
     wrong); ``frozen``: the same for every sample where the reference is not.  ``top1``, ``top5``, ``divergence``
     (nats) and ``accuracy`` read the output as class scores (see ``mpdeploy.numerics.ranking``), ``retrieval`` as
-    embeddings: the share with the same nearest neighbour.  ``scatter`` holds a few pairs (reference, candidate).
-    Shares run from 0 to 1.
+    embeddings: the share with the same nearest neighbour.  An output with true values has ``targets`` instead, the
+    errors of both models.  ``scatter`` holds a few pairs (reference, candidate).  Shares run from 0 to 1.
     """
 
     name: str
@@ -66,6 +67,7 @@ class OutputDrift:
     divergence: float | None = None
     retrieval: float | None = None
     accuracy: Accuracy | None = None
+    targets: TargetErrors | None = None
     worst_samples: tuple[SampleError, ...] = ()
     histogram: tuple[int, ...] = ()
     scatter: tuple[tuple[float, float], ...] = ()
@@ -101,6 +103,7 @@ class DriftMeter:
         self._ulp = 0.0
         self._max_abs_sample = ""
         self._samples, self._classes, self._retrieval = SampleMeter(), ClassMeter(), RetrievalMeter()
+        self._targets = TargetMeter()
         self._scatter = Scatter()
         self._reference_values, self._candidate_values = _Variety(), _Variety()
         self._first: tuple[Array, Array] | None = None
@@ -115,12 +118,14 @@ class DriftMeter:
         sample: str,
         labels: Array | None = None,
         first_row: int = 0,
+        targets: Array | None = None,
     ) -> None:
         """Count one feed's output.
 
         ``rows`` is the feed's number of samples: if the arrays' first axis has that length, each row is a sample,
         named after ``sample`` and counted from ``first_row``; else the feed is one sample.  ``labels``, integers of
-        shape (rows, ...), are the true classes of rows, or of tokens or pixels in them.
+        shape (rows, ...), are the true classes of rows, or of tokens or pixels in them; ``targets``, of the arrays'
+        shape, are the true values: what has them is read neither as classes nor as embeddings.
         """
         if reference.shape != candidate.shape:
             self._shape_fault = self._shape_fault or (
@@ -131,9 +136,12 @@ class DriftMeter:
         by_row = reference.ndim > 0 and reference.shape[0] == rows and rows > 0
         if not by_row:
             reference, candidate, rows = reference[None], candidate[None], 1
+            targets = targets[None] if targets is not None else None
         self._count += rows
         self._elements += reference.size
         self._equal += _equal(reference, candidate)
+        if targets is not None and targets.size:
+            self._targets.add(reference, candidate, targets)
         if not _is_float(reference):
             self._exact = True
             self._reference_values.add(reference)
@@ -144,7 +152,7 @@ class DriftMeter:
             self._add_floats(reference, candidate, sample)
             numbered = by_row and (len(reference) > 1 or first_row > 0)
             self._samples.add(reference, candidate, sample, first_row if numbered else None)
-            if by_row:
+            if by_row and targets is None:
                 self._add_rows(reference, candidate, labels)
 
     def _add_floats(self, reference: Array, candidate: Array, sample: str) -> None:
@@ -172,6 +180,7 @@ class DriftMeter:
             match=match,
             collapsed=self._reference_values.varies and not self._candidate_values.varies and match < _COLLAPSED,
             accuracy=self._classes.accuracy,
+            targets=self._targets.result(),
             shape_fault=self._shape_fault,
         )
         return counted if self._exact or not self._elements else self._with_errors(counted)

@@ -21,6 +21,12 @@ def class_rows(scores: Array) -> Array | None:
     return wide.reshape(-1, wide.shape[-1]) if wide.shape[-1] > 1 else None
 
 
+def class_count(scores: Array) -> int | None:
+    """Return how many classes an array of scores tells apart; None for class numbers and for what holds no scores."""
+    rows = class_rows(scores) if scores.dtype.kind not in "iu" else None
+    return None if rows is None else int(rows.shape[1])
+
+
 def class_labels(labels: Array, scores: Array) -> Array | None:
     """Return one label for each of ``class_rows(scores)``; None if the labels do not belong to these scores."""
     expected = scores.shape[:-1] if scores.ndim < 4 else (scores.shape[0], *scores.shape[2:])

@@ -22,6 +22,7 @@ def export(
     factory: str | None = None,
     inputs: tuple[str, ...] = (),
     weights: str | None = None,
+    ignore_labels: bool = False,
     trust: bool = False,
 ) -> ExportResult:
     """Take a model in any form the whole road and write everything into ``output``, `export/` beside it by default.
@@ -42,6 +43,7 @@ def export(
         precisions=formats,
         data=data,
         budget=None if budget is None else parse_budget(budget),
+        labels=not ignore_labels,
         engines=() if engine is None else tuple((low, engine) for low in formats),
     )
     path = Path(model)

@@ -19,6 +19,7 @@ from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
 from mpdeploy.source.given import NOTHING, Given
 from mpdeploy.source.ranges import RANGES
 from mpdeploy.verification.api import verify
+from mpdeploy.verification.tasks import Scoring
 
 
 def export(
@@ -80,7 +81,8 @@ def _model(
         data = None if ranges is None else watch(ranges, "measuring ranges")
         conversion = convert(reference, path, precision=precision.value, data=data, ranges=trained_ranges(reference))
     with stage(f"verify {precision.value.upper()} under true rounding"):
-        drift = verify(reference, path, watch(proof, "verifying"), wishes.budget)
+        scoring = Scoring(labels=wishes.labels)
+        drift = verify(reference, path, watch(proof, "verifying"), wishes.budget, scoring=scoring)
     return Exported(precision, conversion, drift)
 
 

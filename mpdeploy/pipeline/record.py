@@ -21,13 +21,14 @@ class Wishes:
 
     ``data`` serves for ranges and for verification; without it the folders that training left beside the
     checkpoint do, and failing these the checkpoint's own examples.  ``engines`` maps a precision to the back end
-    that builds from it.
+    that builds from it.  ``labels``: right answers in the data count.
     """
 
     precisions: tuple[Format, ...]
     data: str | None = None
     budget: Budget | None = None
     engines: tuple[tuple[Format, str], ...] = ()
+    labels: bool = True
 
 
 @dataclass(frozen=True)

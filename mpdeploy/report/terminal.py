@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mpdeploy.numerics.drift import OutputDrift
+from mpdeploy.numerics.targets import TargetErrors
 from mpdeploy.report import words
 from mpdeploy.report.inside_view import Inside
 from mpdeploy.report.record import Report
@@ -79,6 +80,7 @@ def _one_output(o: OutputDrift) -> "Table":
         ("accuracy, reference", words.share(o.accuracy_reference)),
         ("accuracy, candidate", words.share(o.accuracy_candidate)),
         ("lost and gained", _mcnemar(o)),
+        *_target_rows(o.targets),
         ("NaN and infinite", f"{o.candidate_nan} and {o.candidate_inf}" if o.candidate_nan or o.candidate_inf else "0"),
     ]
     for label, value in rows:
@@ -122,6 +124,17 @@ def _mcnemar(o: OutputDrift) -> str:
     if o.accuracy is None:
         return words.NONE
     return f"{o.accuracy.lost} and {o.accuracy.gained}, p = {o.accuracy.p_value:.2g}"
+
+
+def _target_rows(errors: TargetErrors | None) -> list[tuple[str, str]]:
+    if errors is None:
+        return []
+    return [
+        ("error against targets, reference", words.error(errors.reference_mae)),
+        ("error against targets, candidate", words.error(errors.candidate_mae)),
+        ("PSNR, reference", words.decibels(errors.reference_psnr, 2)),
+        ("PSNR, candidate", words.decibels(errors.candidate_psnr, 2)),
+    ]
 
 
 def _inside(inside: Inside) -> "Iterator[RenderableType]":

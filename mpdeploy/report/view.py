@@ -74,11 +74,15 @@ LABELS = {
     Metric.DIVERGENCE: "KL divergence",
     Metric.RETRIEVAL: "Nearest neighbours",
     Metric.ACCURACY_DROP: "Accuracy lost",
+    Metric.MAE_INCREASE: "Error against targets, grown by",
+    Metric.PSNR_DROP: "PSNR lost",
     Metric.MATCH: "Exact match",
 }
 
 
-_SHARES = frozenset({Metric.TOP1, Metric.TOP5, Metric.RETRIEVAL, Metric.ACCURACY_DROP, Metric.MATCH})
+_SHARES = frozenset(
+    {Metric.TOP1, Metric.TOP5, Metric.RETRIEVAL, Metric.ACCURACY_DROP, Metric.MAE_INCREASE, Metric.MATCH}
+)
 
 
 def view_of(report: Report) -> View:
@@ -115,6 +119,8 @@ def metric_text(metric: Metric, value: float | None) -> str:
         return words.cosine(value)
     if metric in _SHARES:
         return words.share(value)
+    if metric is Metric.PSNR_DROP:
+        return words.decibels(value, 2)
     return words.decibels(value) if metric is Metric.SQNR else words.error(value)
 
 

@@ -40,9 +40,9 @@ def share(value: float | None) -> str:
     return f"{percent:.2f} %"
 
 
-def decibels(value: float | None) -> str:
-    """Return a ratio in dB with one decimal."""
-    return NONE if value is None else f"{value:.1f} dB"
+def decibels(value: float | None, decimals: int = 1) -> str:
+    """Return a ratio in dB."""
+    return NONE if value is None else f"{value:.{decimals}f} dB"
 
 
 def size(count: float) -> str:

@@ -20,6 +20,8 @@ from mpdeploy.files import readable_file, sha256_of
 from mpdeploy.runtime.plugins import failed, is_plugin, load_plugin
 from mpdeploy.runtime.runner import Array, Feed
 
+LABELS = "labels"  # the key of the true classes
+TARGETS = "targets"  # the key of other true values; of an output's own with `.NAME` after it
 _NPY = b"\x93NUMPY"  # how a file with a single array begins
 
 

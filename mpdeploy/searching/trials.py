@@ -72,7 +72,7 @@ def attempt(task: Task, searched: Searched, what: str) -> Trial:
     planned = task.plan(searched)
     model = apply(bind(copy_of(task.source.model), planned.plan))
     runner = truthful_runner(model, str(task.source.path))
-    found = compare(task.reference, runner, task.feeds, task.low, task.scoring.scorers())
+    found = compare(task.reference, runner, task.feeds, task.low, task.scoring.scorers(), labels=task.scoring.labels)
     budget = task.budget or default_budget(task.low, found.outputs, found.scores)
     run = runner.describe()
     verdict = judge(found, budget, run)

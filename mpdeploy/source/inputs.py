@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from mpdeploy.errors import UsageError
-from mpdeploy.runtime.feeds import Feeds
+from mpdeploy.runtime.feeds import LABELS, TARGETS, Feeds
 from mpdeploy.runtime.runner import Array
-from mpdeploy.train.data import LABELS
 from mpdeploy.train.specs import TensorSpec
 
 _SCANNED = 16  # feeds looked at for axes whose size changes
@@ -107,8 +106,8 @@ def _parameters(module: Any) -> list[inspect.Parameter]:
 def _names_in(module: Any, data: Feeds, where: str) -> list[str]:
     parameters = _parameters(module)
     first = next(iter(data))
-    takes_labels = any(p.name == LABELS for p in parameters)
-    held = {name: array for name, array in first.items() if takes_labels or name != LABELS}
+    taken = {p.name for p in parameters}
+    held = {name: array for name, array in first.items() if name in taken or not _is_answer(name)}
     named = [p.name for p in parameters if p.name in held]
     lacking = [p.name for p in parameters if p.default is p.empty and p.name not in held]
     if named and not lacking:
@@ -120,6 +119,10 @@ def _names_in(module: Any, data: Feeds, where: str) -> list[str]:
         where=where,
         remedy="name the inputs in the model's order, as in --input image:batch,3,224,224",
     )
+
+
+def _is_answer(name: str) -> bool:
+    return name in (LABELS, TARGETS) or name.startswith(f"{TARGETS}.")
 
 
 def _specs_from(names: list[str], data: Feeds) -> tuple[TensorSpec, ...]:

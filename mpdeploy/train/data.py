@@ -12,12 +12,15 @@ from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_folder
 from mpdeploy.train.specs import TensorSpec
 
-LABELS = "labels"
+LABELS, TARGETS = "labels", "targets"  # the keys of right answers in files of feeds: classes, and all others
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some examples: the model's inputs in order, and their labels; each tensor's first axis counts them."""
+    """Some examples: the model's inputs in order, and their labels; each tensor's first axis counts them.
+
+    ``labels`` are the right answers in the form that the recipe's loss takes: classes, numbers, images.
+    """
 
     inputs: tuple[torch.Tensor, ...]
     labels: torch.Tensor
@@ -93,8 +96,9 @@ def in_order(count: int, size: int) -> list[range]:
 def write_feeds(folder: Path, specs: Sequence[TensorSpec], examples: Examples, *, size: int, limit: int) -> int:
     """Write up to ``limit`` examples as feeds for calibrating and verifying; return how many.
 
-    Each file ``0000.npz`` … holds one feed of ``size`` examples: an array for each input under its name, and
-    the labels under ``labels``, which is no input.  Where the model's first axis is fixed, a smaller last feed
+    Each file ``0000.npz`` … holds one feed of ``size`` examples: an array for each input under its name, and the
+    right answers, which are no input: whole numbers, which stand for classes, under ``labels``, all others under
+    ``targets``.  Where the model's first axis is fixed, a smaller last feed
     is left out.  The folder appears whole, in place of what was there.
     """
     fixed = any(isinstance(spec.shape[0], int) for spec in specs if spec.shape)
@@ -103,10 +107,23 @@ def write_feeds(folder: Path, specs: Sequence[TensorSpec], examples: Examples, *
         for number, batch in enumerate(_batches(examples, size, min(limit, len(examples)))):
             if fixed and number and len(batch.labels) < size:
                 break
-            named = {spec.name: value.numpy() for spec, value in zip(specs, batch.inputs, strict=True)}
-            np.savez(scratch / f"{number:04}.npz", allow_pickle=False, **named, **{LABELS: batch.labels.numpy()})
+            named = {spec.name: _storable(value) for spec, value in zip(specs, batch.inputs, strict=True)}
+            answers = LABELS if _are_classes(batch.labels) else TARGETS
+            named[answers] = _storable(batch.labels)
+            np.savez(scratch / f"{number:04}.npz", allow_pickle=False, **named)
             written += len(batch.labels)
     return written
+
+
+def _are_classes(labels: torch.Tensor) -> bool:
+    return not (labels.is_floating_point() or labels.is_complex())
+
+
+def _storable(value: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The tensor as an array of a type that numpy's files know."""
+    plain = value.detach().cpu()
+    array: np.ndarray[Any, Any] = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    return array
 
 
 def _batches(examples: Examples, size: int, count: int) -> Iterator[Batch]:

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mpdeploy.amp.levels import AmpConfig, Level
 from mpdeploy.errors import UsageError
-from mpdeploy.train.data import LABELS, Examples
+from mpdeploy.train.data import LABELS, TARGETS, Examples
 from mpdeploy.train.specs import TensorSpec
 
 
@@ -88,10 +88,10 @@ class Recipe:
                 remedy='write inputs=(TensorSpec(…),) and outputs=("name",)',
             )
         names = [spec.name for spec in self.inputs] + list(self.outputs)
-        if not self.inputs or not self.outputs or len(set(names)) != len(names) or LABELS in names:
+        if not self.inputs or not self.outputs or len(set(names)) != len(names) or {LABELS, TARGETS} & {*names}:
             raise UsageError(
                 f"the recipe's inputs and outputs are named {names}",
-                remedy=f"name at least one of each, all differently, none of them `{LABELS}`",
+                remedy=f"name at least one of each, all differently, none of them `{LABELS}` or `{TARGETS}`",
             )
         for name, count in (("epochs", self.epochs), ("batch_size", self.batch_size), ("accumulate", self.accumulate)):
             if not isinstance(count, int) or count < 1:

@@ -67,7 +67,7 @@ def verify(
     before = load_baseline(Path(baseline), theirs.coarsest) if baseline is not None else None
     wanted = _wanted(budget, theirs.coarsest)
     noise = _noise(ours, feeds, witnesses or {}) if depth.noise else ()
-    found = compare(ours.runner, theirs.runner, feeds, theirs.coarsest, scorers)
+    found = compare(ours.runner, theirs.runner, feeds, theirs.coarsest, scorers, labels=scoring.labels)
     allowed = wanted or default_budget(theirs.coarsest, found.outputs, found.scores)
     sha256 = feeds.sha256()
     worse = tuple(worse_than(before, found, sha256, noise)) if before is not None else ()

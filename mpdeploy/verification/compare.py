@@ -3,18 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import DriftMeter, OutputDrift
 from mpdeploy.numerics.formats import Format
-from mpdeploy.runtime.feeds import Feeds
+from mpdeploy.runtime.feeds import LABELS, Feeds
 from mpdeploy.runtime.fit import fit, renamed
 from mpdeploy.runtime.runner import Array, Feed, Runner
 from mpdeploy.runtime.slices import slices
 from mpdeploy.verification.scores import Score, Scorer, results_of
-
-LABELS = "labels"  # the key under which data carry the true classes
+from mpdeploy.verification.truth import UNKNOWN, truth_in
 
 
 @dataclass(frozen=True)
@@ -36,12 +32,19 @@ class Comparison:
 
 
 def compare(
-    reference: Runner, candidate: Runner, feeds: Feeds, coarsest: Format, scorers: Sequence[Scorer] = ()
+    reference: Runner,
+    candidate: Runner,
+    feeds: Feeds,
+    coarsest: Format,
+    scorers: Sequence[Scorer] = (),
+    *,
+    labels: bool = True,
 ) -> Comparison:
     """Run both on every feed and return the drift of the candidate's outputs; one feed in memory at a time.
 
     ``coarsest`` is the candidate's coarsest format.  Outputs are paired by name, or, where no name is shared, by
-    position.  Outputs that a scorer covers are left to it.  Raises ``UsageError`` if the data do not fit either
+    position.  Outputs that a scorer covers are left to it.  With ``labels`` false the right answers in the data are
+    not read.  Raises ``UsageError`` if the data do not fit either
     model.
     """
     meters: dict[str, DriftMeter] = {}
@@ -56,11 +59,13 @@ def compare(
         notes.update(dict.fromkeys(f"reference: {note}" for note in ours.notes))
         notes.update(dict.fromkeys(f"candidate: {note}" for note in (*said, *theirs.notes)))
         rows = _rows(ours.feed)
-        labels = _labels(ours.extras, rows, where)
         expected, got = reference.run(ours.feed), candidate.run(theirs.feed)
         pairs = _pairs(list(expected), list(got), notes)
         shared = {name: partner for name, partner in pairs.items() if partner is not None}
         missing.update(dict.fromkeys(name for name in pairs if name not in shared))
+        truth = truth_in(ours.extras, expected, rows, where) if labels else UNKNOWN
+        if labels and LABELS in ours.extras and not (truth.labels or truth.targets):
+            notes[f"'{LABELS}' belong to no output: no accuracy was counted"] = None
         for scorer in scorers:
             theirs_by_name = {name: got[partner] for name, partner in shared.items()}
             scorer.add(expected, theirs_by_name, feed, rows, where)
@@ -69,7 +74,8 @@ def compare(
                 continue
             if name not in meters:
                 meters[name] = DriftMeter(name, coarsest)
-            meters[name].add(expected[name], got[partner], rows, where, labels, first)
+            classes, targets = truth.labels.get(name), truth.targets.get(name)
+            meters[name].add(expected[name], got[partner], rows, where, classes, first, targets)
         count, samples = count + (first == 0), samples + rows
     outputs = tuple(meter.result() for meter in meters.values())
     notes.update(dict.fromkeys(f"output '{o.name}' was empty on all data" for o in outputs if not o.elements))
@@ -87,19 +93,6 @@ def _rows(feed: Mapping[str, Array]) -> int:
     """The number of samples in a feed: the length of the first axis, if all inputs that have one agree."""
     lengths = {array.shape[0] for array in feed.values() if array.ndim}
     return lengths.pop() if len(lengths) == 1 else 1
-
-
-def _labels(extras: Mapping[str, Array], rows: int, where: str) -> Array | None:
-    if LABELS not in extras:
-        return None
-    labels = np.asarray(extras[LABELS])
-    if not labels.ndim or labels.shape[0] != rows or labels.dtype.kind not in "iu":
-        raise UsageError(
-            f"'{LABELS}' is {labels.dtype.name}{list(labels.shape)}, the feed has {rows} samples",
-            where=where,
-            remedy="give one integer class for each sample, or for each of its tokens or pixels",
-        )
-    return labels.reshape(rows) if labels.size == rows else labels
 
 
 def _pairs(ours: Sequence[str], theirs: Sequence[str], notes: dict[str, None]) -> dict[str, str | None]:

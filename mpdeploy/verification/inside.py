@@ -68,7 +68,7 @@ def repair_of(
 
     def examine(path: Path, some: Feeds) -> Trial:
         trial = opened(path) if theirs.arithmetic == PLAIN else emulated(path, theirs.arithmetic)
-        measured = compare(ours.runner, trial.runner, some, trial.coarsest, scoring.scorers())
+        measured = compare(ours.runner, trial.runner, some, trial.coarsest, scoring.scorers(), labels=scoring.labels)
         verdict = judge(measured, budget, trial.runner.describe())
         return Trial(verdict.passed, measured.error, lambda: blame_on(ours, trial, feeds))
 

@@ -9,7 +9,9 @@ class Metric(Enum):
     """A metric that a limit can name, as ``OutputDrift`` explains them.
 
     ``p99_sample`` is the error that 99 % of the samples do not exceed, ``accuracy_drop`` the reference's accuracy
-    minus the candidate's, ``divergence`` the mean KL divergence in nats.
+    minus the candidate's, ``divergence`` the mean KL divergence in nats.  Where data hold targets, ``mae_increase`` is
+    the candidate's mean absolute error against them over the reference's, less 1, and ``psnr_drop`` the reference's
+    PSNR minus the candidate's in dB.
     """
 
     COSINE = "cosine"
@@ -25,6 +27,8 @@ class Metric(Enum):
     DIVERGENCE = "divergence"
     RETRIEVAL = "retrieval"
     ACCURACY_DROP = "accuracy_drop"
+    MAE_INCREASE = "mae_increase"
+    PSNR_DROP = "psnr_drop"
     MATCH = "match"
 
     @property

@@ -41,7 +41,7 @@ def measure_noise(reference: Runner, others: Iterable[tuple[str, Runner]], feeds
     some = replace(feeds, opener=lambda: _sliced(feeds, reference)).first(FEEDS)
     noise: list[Noise] = []
     for way, runner in others:
-        noise += _of(way, compare(reference, runner, some, Format.FP32).outputs)
+        noise += _of(way, compare(reference, runner, some, Format.FP32, labels=False).outputs)
         del runner  # before the next is made
     return tuple(noise)
 

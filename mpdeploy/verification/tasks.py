@@ -175,10 +175,14 @@ def _share(pairs: int, *counts: int) -> float:
 
 @dataclass(frozen=True)
 class Scoring:
-    """What to score beside the outputs' drift: tasks and metrics of the user's, written as their flags are."""
+    """What to score beside the outputs' drift: tasks and metrics of the user's, written as their flags are.
+
+    ``labels``: right answers in the data count, where there are any.
+    """
 
     tasks: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
+    labels: bool = True
 
     def scorers(self) -> list[Scorer]:
         """Return fresh scorers; faults as in ``parse_task`` and ``UserScorer``."""

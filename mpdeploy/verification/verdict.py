@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import OutputDrift
+from mpdeploy.numerics.targets import TargetErrors
 from mpdeploy.runtime.runner import Execution
 from mpdeploy.verification.budget import Budget
 from mpdeploy.verification.compare import Comparison
@@ -120,6 +121,8 @@ def measured(output: OutputDrift, metric: Metric) -> float | None:
         if output.accuracy_reference is None or output.accuracy_candidate is None:
             return None
         return output.accuracy_reference - output.accuracy_candidate
+    if metric in (Metric.MAE_INCREASE, Metric.PSNR_DROP):
+        return _against_targets(output.targets, metric)
     by_task = {
         Metric.TOP1: output.top1,
         Metric.TOP5: output.top5,
@@ -143,6 +146,20 @@ def measured(output: OutputDrift, metric: Metric) -> float | None:
         Metric.WORST_ULP: output.worst_ulp,
     }[metric]
     return math.nan if value is None else value
+
+
+def _against_targets(errors: TargetErrors | None, metric: Metric) -> float | None:
+    if errors is None or (metric is Metric.PSNR_DROP and errors.peak is None):
+        return None
+    if metric is Metric.PSNR_DROP:
+        ours, theirs = errors.reference_psnr, errors.candidate_psnr
+        return math.nan if ours is None or theirs is None else ours - theirs
+    ours, theirs = errors.reference_mae, errors.candidate_mae
+    if ours is None or theirs is None:
+        return math.nan
+    if ours == 0:
+        return 0.0 if theirs == 0 else math.inf
+    return theirs / ours - 1
 
 
 def _absolute(output: OutputDrift) -> Iterator[Reason]:

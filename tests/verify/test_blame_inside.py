@@ -224,8 +224,8 @@ def test_a_list_is_shortened_where_it_broke(write, all_low, monkeypatch):
     seen = []
     compare = inside.compare
 
-    def watched(reference, candidate, feeds, *rest):
-        found = compare(reference, candidate, feeds, *rest)
+    def watched(reference, candidate, feeds, *rest, labels):
+        found = compare(reference, candidate, feeds, *rest, labels=labels)
         seen.append(found.feeds)
         return found
 

@@ -179,7 +179,7 @@ def test_no_budget_excuses_nan_or_collapse(mlp, samples):
 
 
 def test_bad_labels_are_refused(mlp, samples):
-    for labels in (np.arange(3), np.zeros(100, np.float32)):
+    for labels in (np.arange(3), np.full(100, 0.5, np.float32)):
         with pytest.raises(UsageError, match="labels"):
             verify(mlp("ref"), mlp("cand", "fp16"), feeds_of([{**samples, "labels": labels}]))
 
