@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mpdeploy.searching.remembered import Remembered
+from mpdeploy.runtime.remembered import Remembered
 
 
 class Counting:

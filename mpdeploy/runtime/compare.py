@@ -8,11 +8,11 @@ import numpy as np
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import DriftMeter, OutputDrift
 from mpdeploy.numerics.formats import Format
+from mpdeploy.numerics.scores import Score, Scorer, results_of
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.fit import fit, renamed
 from mpdeploy.runtime.runner import Array, Feed, Runner
 from mpdeploy.runtime.slices import slices
-from mpdeploy.verification.scores import Score, Scorer, results_of
 
 LABELS = "labels"  # the key under which data carry the true classes
 
