@@ -98,7 +98,7 @@ def _task(
     wanted = budget.budget_for(low) if isinstance(budget, Settings) else budget
     return Task(
         source=subject,
-        reference=Remembered(subject.runner),
+        reference=Remembered(lambda: subject.runner),
         low=low,
         policy=policy_named(policy, with_data=True),
         calibration=calibrate(subject.model, feeds, str(source), feeds.name),
