@@ -1,11 +1,16 @@
 """`mpdeploy convert`: an FP32 ONNX model to FP16 or BF16."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import track
+
+if TYPE_CHECKING:
+    from mpdeploy.conversion.record import ConversionResult
+    from mpdeploy.plan.record import Trial
 
 
 @click.command("convert")
@@ -41,8 +46,8 @@ def command(
 
     feeds = open_feeds(data) if data is not None else None
     if feeds is not None:
-        total = feeds.count
-        feeds = feeds.through(lambda items: track(items, "measuring ranges", total))
+        total, passes = feeds.count, iter(("measuring ranges", "running the FP32 model", "trying the plan"))
+        feeds = feeds.through(lambda items: track(items, next(passes, "trying another plan"), total))
     result = convert(
         source,
         output,
@@ -56,19 +61,42 @@ def command(
         low_io=low_io,
     )
 
-    def show() -> None:
-        if result.unchanged:
-            print(f"{result.model}: unchanged; {result.notes[0]}")
-            return
-        ratio = result.model_bytes / max(result.source_bytes, 1)
-        print(f"{result.model}: {result.precision.value}, {ratio:.2f} of the FP32 file ({result.model_bytes:,} bytes)")
-        flops = "" if result.low_flops is None else f"{result.low_flops:.1%} of the matrix arithmetic and "
-        print(f"  low: {flops}{result.low_operators} of {result.operators} decisions, policy {result.policy}")
-        print(f"  {result.casts} casts, {result.bytes_cast:,} bytes cast in a run, opset {result.opset}")
-        if result.weights_with_loss:
-            print(f"  {result.weights_with_loss} stored tensors lost more than rounding: see the plan's ledger")
-        for note in result.notes:
-            print(f"  note: {note}")
-        print(f"  plan: {result.plan}")
+    return Outcome(result, lambda: _show(result))
 
-    return Outcome(result, show)
+
+def _show(result: "ConversionResult") -> None:
+    from mpdeploy.report.words import count
+
+    trial = result.trial
+    if trial is not None and not trial.within:
+        print(f"OVER BUDGET  {trial.text}{f'; {trial.cause}' if trial.cause else ''}")
+    if result.unchanged:
+        print(f"{result.model}: unchanged; {result.notes[0]}")
+        return
+    ratio = result.model_bytes / max(result.source_bytes, 1)
+    print(f"{result.model}: {result.precision.value}, {ratio:.2f} of the FP32 file ({result.model_bytes:,} bytes)")
+    flops = "" if result.low_flops is None else f"{result.low_flops:.1%} of the matrix arithmetic and "
+    print(f"  low: {flops}{result.low_operators} of {count(result.operators, 'decision')}, policy {result.policy}")
+    cast = f", {count(result.bytes_cast, 'byte')} cast in a run" if result.casts else ""
+    print(f"  {count(result.casts, 'cast')} put in{cast}, opset {result.opset}")
+    if result.weights_with_loss:
+        lossy = count(result.weights_with_loss, "stored tensor")
+        print(f"  {lossy} lost more than ordinary rounding: see the plan's ledger")
+    if trial is not None:
+        print(f"  {_words(trial)}")
+    for note in result.notes:
+        print(f"  note: {note}")
+    print(f"  plan: {result.plan}")
+
+
+def _words(trial: "Trial") -> str:
+    from mpdeploy.report.words import count
+
+    feeds = count(trial.feeds, "feed")
+    if trial.given is not None and trial.given > trial.feeds:
+        feeds = f"{trial.feeds:,} of {count(trial.given, 'feed')} (as many as the FP32 model ran in the time for it)"
+    drift = "not finite" if trial.drift is None else f"{trial.drift:.2g}"
+    worst = f", worst on {trial.feed}" if trial.feed and trial.feeds > 1 else ""
+    plans = f", {count(trial.plans, 'plan')} tried" if trial.plans > 1 else ""
+    judged = "within" if trial.within else "OVER"
+    return f"tried on {feeds}: {judged} budget ({trial.budget.partition(':')[0]}), drift {drift}{worst}{plans}"

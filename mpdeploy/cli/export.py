@@ -64,8 +64,8 @@ def command(
     for looking.
     """
     from mpdeploy import pipeline
+    from mpdeploy.numerics.budget import parse_budget
     from mpdeploy.numerics.formats import Format
-    from mpdeploy.verification.budget import parse_budget
 
     formats = tuple(Format(p) for p in dict.fromkeys(precisions or ("fp16",)))
     wishes = pipeline.Wishes(

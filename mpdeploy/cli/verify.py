@@ -99,11 +99,11 @@ def command(
 
     REFERENCE is an ONNX model, or a torch model in any form that export takes.
     """
+    from mpdeploy.numerics.budget import parse_budget
     from mpdeploy.report.compose import composed
     from mpdeploy.runtime.feeds import open_feeds
     from mpdeploy.session.compared import ARITHMETIC, subject_in
     from mpdeploy.verification.api import Depth, verify
-    from mpdeploy.verification.budget import parse_budget
     from mpdeploy.verification.settings import find_settings
     from mpdeploy.verification.subject import emulated
     from mpdeploy.verification.tasks import Scoring

@@ -9,7 +9,7 @@ from mpdeploy import records
 from mpdeploy.conversion import stamp
 from mpdeploy.conversion.apply import apply
 from mpdeploy.conversion.record import ConversionResult
-from mpdeploy.conversion.trial import Suspects, settled
+from mpdeploy.conversion.repair import Suspects, settled
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_path, sha256_of
 from mpdeploy.graph import io
@@ -85,17 +85,15 @@ def _planned(
     def replan(suspects: Suspects) -> Planned:
         return make_plan(model, low, policy, calibration, keep, low_io=low_io, suspects=suspects)
 
-    first = replan({})
-    return settled(model, first, replan, feeds, where) if policy.hazards else first
+    return settled(model, replan({}), replan, feeds, where)
 
 
 def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
     """Carry out a plan and write the converted model and the plan; returns what was done."""
-    own_casts = sum(_is_cast(n) for n in all_nodes(planned.model))
+    own = {n for n in all_nodes(planned.model) if _is_cast(n)}
     plan = planned.plan
     model = apply(planned)
-    nodes = list(all_nodes(model))
-    casts = [n for n in nodes if _is_cast(n)]
+    casts = [n for n in all_nodes(model) if _is_cast(n) and n not in own]
     stamp.put(model, plan.precision)
     io.save(model, output)
     plan_path = plan_path_of(output)
@@ -111,11 +109,12 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
         operators=len(plan.decisions),
         low_operators=plan.low_count,
         low_flops=low_share(model),
-        casts=len(casts) - own_casts,
+        casts=len(casts),
         bytes_cast=sum(_bytes_read(n) for n in casts),
         opset=opset_of(model, ""),
-        weights_with_loss=len(plan.weights),
+        weights_with_loss=sum(w.loss.matters for w in plan.weights),
         notes=plan.notes,
+        trial=plan.trial,
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from mpdeploy.numerics.formats import Format
+from mpdeploy.plan.record import Trial
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,9 @@ class ConversionResult:
     ``low_flops`` is the share of the FLOPs of matrix products, convolutions and recurrences that run low, None if
     the model has none.
     ``casts`` are the Cast operators that were put in, ``bytes_cast`` the bytes they read in one run (a dimension
-    without a number counts 64).  ``unchanged``: the source had been converted before.
+    that neither the model nor the data give counts 64).  ``weights_with_loss`` counts the stored tensors that lost more,
+    by norm, than rounding takes of any number of the normal range.  ``unchanged``: the source had been converted before.  ``trial`` is what came of
+    the conversion on its data, None without data.
     """
 
     source: str
@@ -31,4 +34,5 @@ class ConversionResult:
     weights_with_loss: int
     unchanged: bool = False
     notes: tuple[str, ...] = ()
+    trial: Trial | None = None
     schema: str = "mpdeploy.conversion/1"

@@ -1,14 +1,12 @@
-"""A plan that was made from data is tried on it: what drifts too far under true rounding goes back to FP32.
+"""A plan that was made from data is tried on it: carried out, run under true rounding, held to the default budget.
 
-Rules see ranges, not every way in which rounding can matter (a difference of large numbers, an angle, a threshold).
-So the planned model runs once on a few feeds; where an output drifts beyond what rounding explains, the operator that
-first multiplied the error, and the arithmetic before it, become FP32 and the plan is made again.
+The budget is the one that verification takes if the user names none, so that what passes here passes there.
 """
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,61 +14,157 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from mpdeploy.conversion.apply import apply
-from mpdeploy.errors import ModelError
-from mpdeploy.graph.scope import all_nodes
+from mpdeploy.graph.names import Names
+from mpdeploy.numerics.budget import Budget
+from mpdeploy.numerics.default_budget import default_budget
+from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.numerics.formats import Format
-from mpdeploy.plan.planner import Planned, Suspicion, bind
+from mpdeploy.numerics.judging import Check, absolute_faults, checks_of, over
+from mpdeploy.plan.groups import ONNX_TYPE, is_constant
+from mpdeploy.plan.planner import Planned, bind
+from mpdeploy.plan.record import Trial
 from mpdeploy.runtime.choose import truthful_runner
+from mpdeploy.runtime.compare import Comparison, compare
+from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.fit import fit
-from mpdeploy.runtime.observe import Observer
-from mpdeploy.runtime.runner import Feed
-from mpdeploy.runtime.twin import runnable
+from mpdeploy.runtime.remembered import Remembered
+from mpdeploy.runtime.runner import Feed, Runner
+from mpdeploy.runtime.slices import slices
 
-Suspects = Mapping[str, Suspicion]
-"""Nodes by name that must become FP32."""
-
-_FEEDS = 2
-_ROUNDS = 6
+SECONDS = 100.0  # as many feeds are judged as the FP32 model runs in this time
 _TOLERANCE = {Format.FP16: 0.01, Format.BF16: 0.04}  # of an output's largest magnitude
-_AMPLIFIED = 8.0  # times its inputs' error: more than a sum of roundings
+_FAULT = 1e6  # stands for a fault that no limit measures
 
 
-def settled(
-    model: ir.Model, first: Planned, replan: Callable[[Suspects], Planned], feeds: Iterable[Feed], where: str
-) -> Planned:
-    """Return ``first``, or the plan that ``replan`` makes of it when its drift on the feeds can be at least halved.
+@dataclass(frozen=True)
+class Judged:
+    """What one plan came to: the drift of its outputs, and every limit of the default budget held to them."""
 
-    What the trial measured is added to the plan's notes.  ``model`` is the source, which stays as it is; ``where``
-    names it in errors.  Raises ``ModelError`` if every plan tried gives NaN or infinity where the source does not.
-    """
-    tolerance = _TOLERANCE[first.plan.precision]
-    samples = list(itertools.islice(feeds, _FEEDS))
-    expected = _outputs(model, samples, where)
-    suspects: dict[str, Suspicion] = {}
-    best = current = first
-    least = started = _drift(_tried(model, first), samples, expected, where)
-    for _ in range(_ROUNDS):
-        if least <= tolerance:
-            break
-        found = _suspect(model, _tried(model, current), samples[0], tolerance, where)
-        if found is None or (found[0] in suspects and suspects[found[0]].deep):
-            break
-        # Where the arithmetic before it was not enough, the product that feeds it is next.
-        suspects[found[0]] = Suspicion(found[1], deep=found[0] in suspects)
-        current = replan(suspects)
-        drift = _drift(_tried(model, current), samples, expected, where)
-        if drift < least:
-            best, least = current, drift
-    if math.isinf(least):
-        raise ModelError(
-            f"in {first.plan.precision.value} the model's outputs become NaN or infinite on the data",
-            where=where,
-            remedy="use --precision bf16, --policy safe, or --keep-fp32 for the part that overflows",
+    found: Comparison
+    budget: Budget
+    checks: tuple[Check, ...]
+    low: Format
+
+    @property
+    def broken(self) -> bool:
+        """Whether an output is NaN or infinite where the source's is finite."""
+        return any(output.broken for output in self.found.outputs)
+
+    @property
+    def used(self) -> float:
+        """The largest share of an allowance that is used: over 1, the plan is over budget."""
+        faults = [_fault(output) for output in self.found.outputs]
+        return max([0.0, *faults, *(math.inf if c.used is None else c.used for c in self.checks)])
+
+    @property
+    def peak(self) -> float:
+        """The largest error of an element over its output's largest magnitude, over what rounding explains."""
+        return max((_peak(output) for output in self.found.outputs), default=0.0) / _TOLERANCE[self.low]
+
+    @property
+    def badness(self) -> float:
+        """What a repair makes smaller; at most 1 where nothing is left to be repaired."""
+        return max(self.used, self.peak)
+
+    @property
+    def worst(self) -> tuple[str, int | None]:
+        """The feed with the largest error, and the row in it if it holds several samples; empty if there is none."""
+        samples = [s for output in self.found.outputs for s in output.worst_samples]
+        if not samples:
+            return "", None
+        worst = max(samples, key=lambda s: math.inf if s.error is None else s.error)
+        return worst.feed, worst.row
+
+    @property
+    def text(self) -> str:
+        """What stands against the plan, in words; empty if nothing does."""
+        faults = [reason for output in self.found.outputs if _fault(output) for reason in absolute_faults(output)]
+        reasons = [*faults, *(over(check) for check in self.checks if not check.holds)]
+        if not reasons:
+            return ""
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        return f"{reasons[0].text}{more}"
+
+    def record(self, given: int | None) -> Trial:
+        """Return this as part of a plan; ``given`` is the number of feeds that there are."""
+        used, found = self.used, self.found
+        return Trial(
+            within=used <= 1,
+            text=self.text or "every output is within budget",
+            budget=f"{self.budget.origin}: {self.budget}",
+            used=used if math.isfinite(used) else None,
+            drift=found.error,
+            feed=self.worst[0],
+            feeds=found.feeds,
+            samples=found.samples,
+            given=given,
         )
-    if least > started / 2:
-        best, least = first, started
-    note = f"tried on {len(samples)} feeds: no output drifts by more than {least:.2g} of its largest value"
-    return replace(best, plan=replace(best.plan, notes=(*best.plan.notes, note)))
+
+
+def _fault(output: OutputDrift) -> float:
+    if output.broken:
+        return math.inf
+    return _FAULT if output.moved or output.shape_fault or output.collapsed or output.frozen else 0.0
+
+
+def _peak(output: OutputDrift) -> float:
+    if output.broken:
+        return math.inf
+    if output.shape_fault or output.exact:
+        return float(bool(output.shape_fault) or output.match < 1)
+    if not output.max_abs or not output.reference_largest:
+        return float(bool(output.max_abs))
+    return output.max_abs / output.reference_largest
+
+
+class Judge:
+    """Tries plans for one model on one set of feeds; ``where`` names the model in errors."""
+
+    def __init__(self, model: ir.Model, low: Format, feeds: Feeds, where: str) -> None:
+        self.model, self.low, self.where = model, low, where
+        self._reference = Remembered(lambda: truthful_runner(model, where, lean=True))
+        self.given = feeds.count
+        self.feeds = feeds.first(self._run_reference(feeds))
+        if self._reference.whole:
+            self._reference.release()  # its weights are in memory only once at a time
+
+    def _run_reference(self, feeds: Feeds) -> int:
+        """Run the source until all feeds or the time are used up; return how many feeds it was."""
+        until, count = time.monotonic() + SECONDS, 0
+        for name, feed in feeds.labelled():
+            for _, part in slices(feed, self._reference.inputs):
+                self._reference.run(fit(part, self._reference.inputs, name).feed)
+            count += 1
+            if time.monotonic() > until:
+                break
+        return count
+
+    def of(self, planned: Planned, names: tuple[str, ...] = ()) -> Judged:
+        """Return what a plan comes to on the feeds of these names, or on all."""
+        return self._judged(truthful_runner(carried_out(self.model, planned), self.where, lean=True), names)
+
+    def of_weights(self, planned: Planned, names: tuple[str, ...] = ()) -> Judged:
+        """Return what it comes to in FP32 arithmetic with nothing rounded but the weights that a plan makes low."""
+        bound = bind(copy_of(self.model), planned.plan)
+        return self._judged(truthful_runner(_with_rounded_weights(bound), self.where, lean=True), names)
+
+    def repeats(self, names: tuple[str, ...]) -> bool:
+        """Tell whether the source gives the same numbers when it runs again: one that draws random ones does not."""
+        again = self._judged(truthful_runner(self.model, self.where, lean=True), names)
+        return again.used <= 1
+
+    def feed(self, name: str, row: int | None) -> Feed:
+        """Return one feed as the model takes it, the first without a name; of many samples the part with the row."""
+        where, whole = next((self.feeds.among([name]) if name else self.feeds).labelled())
+        inputs = self._reference.inputs
+        parts = [part for first, part in slices(whole, inputs) if first <= (row or 0)]
+        return fit(parts[-1], inputs, where).feed
+
+    def _judged(self, runner: Runner, names: tuple[str, ...]) -> Judged:
+        feeds = self.feeds.among(names) if names else self.feeds
+        found = compare(self._reference, runner, feeds, self.low)
+        budget = default_budget(self.low, found.outputs)
+        return Judged(found, budget, tuple(checks_of(found.outputs, budget)), self.low)
 
 
 def copy_of(model: ir.Model) -> ir.Model:
@@ -80,21 +174,9 @@ def copy_of(model: ir.Model) -> ir.Model:
     return copy
 
 
-def _tried(model: ir.Model, planned: Planned) -> ir.Model:
+def carried_out(model: ir.Model, planned: Planned) -> ir.Model:
+    """Return the model that a plan makes of its source, which stays as it is."""
     return apply(bind(copy_of(model), planned.plan))
-
-
-def _outputs(model: ir.Model, feeds: list[Feed], where: str) -> list[dict[str, NDArray[Any]]]:
-    """Run the model on each feed; its weights are in memory only meanwhile, and only once."""
-    runner = truthful_runner(model, where, lean=True)
-    return [runner.run(fit(feed, runner.inputs, where).feed) for feed in feeds]
-
-
-def _drift(model: ir.Model, feeds: list[Feed], expected: list[dict[str, NDArray[Any]]], where: str) -> float:
-    worst = 0.0
-    for reference, got in zip(expected, _outputs(model, feeds, where), strict=True):
-        worst = max([worst, *(distance(reference[name], got[name]) for name in reference if name in got)])
-    return worst
 
 
 def distance(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
@@ -115,31 +197,26 @@ def distance(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
     return float(error / size) if size > 0 else float(error > 0)
 
 
-def _suspect(source: ir.Model, converted: ir.Model, feed: Feed, tolerance: float, where: str) -> tuple[str, str] | None:
-    """Return the node that multiplied the error most, and the evidence; None if no single one did."""
-    errors = dict(_inner_distances(source, converted, feed, where))
-    worst: tuple[float, str, str] | None = None
-    for node in all_nodes(source):
-        made = max((errors.get(str(v.name), 0.0) for v in node.outputs), default=0.0)
-        if made <= tolerance / 2:
-            continue
-        given = max((errors.get(str(v.name), 0.0) for v in node.inputs if v is not None), default=0.0)
-        factor = made / max(given, tolerance / 50)
-        if factor > _AMPLIFIED and (worst is None or factor > worst[0]):
-            worst = (
-                factor,
-                str(node.name),
-                f"its drift is {made:.2g} of the largest value, that of its inputs {given:.2g}",
-            )
-    return None if worst is None else (worst[1], worst[2])
+def _with_rounded_weights(planned: Planned) -> ir.Model:
+    """Put every constant that low operators read through a pair of Casts; all arithmetic stays FP32."""
+    model, names, low = planned.model, Names(planned.model), ONNX_TYPE[planned.plan.precision]
+    is_low = {id(g) for g, chosen in zip(planned.groups.all, planned.low, strict=True) if chosen}
+    for group in planned.groups.all:
+        for operand in group.consumes:
+            if id(group) in is_low and is_constant(operand.value) and isinstance(operand.user, ir.Node):
+                last = operand.value
+                for node in _pair(last, low, names):
+                    operand.user.prepend(node)
+                    last = node.outputs[0]
+                operand.user.replace_input_with(operand.index, last)
+    return model
 
 
-def _inner_distances(source: ir.Model, converted: ir.Model, feed: Feed, where: str) -> Iterator[tuple[str, float]]:
-    names = [str(v.name) for node in source.graph for v in node.outputs if v.name]
-    ours, theirs = (Observer(runnable(m), names, where).run(feed) for m in (source, converted))
-    waiting: dict[str, NDArray[Any]] = {}
-    for name, array in ours:
-        waiting[name] = array
-    for name, array in theirs:
-        if name in waiting:
-            yield name, distance(waiting.pop(name), array)
+def _pair(value: ir.Value, low: ir.DataType, names: Names) -> Iterator[ir.Node]:
+    source = value
+    for dtype in (low, ir.DataType.FLOAT):
+        name = names.fresh(f"{value.name}_rounded")
+        node = ir.node("Cast", [source], {"to": int(dtype)}, name=names.fresh_node(name))
+        source = node.outputs[0]
+        source.name, source.type, source.shape = name, ir.TensorType(dtype), value.shape
+        yield node

@@ -74,8 +74,13 @@ class Loss:
 
     @property
     def is_exceptional(self) -> bool:
-        """Tell whether more was lost than the format's ordinary rounding error."""
+        """Tell whether an element lost more than the format's ordinary rounding error."""
         return bool(self.overflowed or self.vanished or self.subnormal)
+
+    @property
+    def matters(self) -> bool:
+        """Tell whether the tensor as a whole lost more than rounding takes of any number of the normal range."""
+        return self.overflowed > 0 or self.norm_error > self.target.unit_roundoff
 
 
 class LossMeter:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from mpdeploy.errors import UsageError
+from mpdeploy.numerics.budget import parse_budget
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 from mpdeploy.pipeline.export import export as take
 from mpdeploy.pipeline.record import ExportResult, Wishes
 from mpdeploy.source.given import Given
-from mpdeploy.verification.budget import parse_budget
 
 
 def export(

@@ -229,8 +229,8 @@ def _check_words(deployment: Deployment, fault: _Fault) -> None:
     """Values that have a syntax of their own: parsed now, not after an hour of training."""
     from mpdeploy.amp.levels import level_words
     from mpdeploy.engine.options import parse_shapes
+    from mpdeploy.numerics.budget import parse_budget
     from mpdeploy.plan.policy import policy_named
-    from mpdeploy.verification.budget import parse_budget
 
     train, build = deployment.train, deployment.build
     if train and train.precision is not None and train.precision not in level_words():

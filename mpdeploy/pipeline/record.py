@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from mpdeploy.conversion.record import ConversionResult
 from mpdeploy.engine.record import EngineRecord
+from mpdeploy.numerics.budget import Budget
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Feeds
-from mpdeploy.verification.budget import Budget
 from mpdeploy.verification.record import DriftReport
 
 Stage = Callable[[str], AbstractContextManager[None]]

@@ -301,7 +301,7 @@ def _decision(group: Group, is_low: bool, pins: dict[int, Reason], low: Format) 
 
 
 def ledger(evidence: Evidence, chosen: list[bool]) -> tuple[WeightLoss, ...]:
-    """Return the stored tensors that low operators read and that lost more than ordinary rounding, worst first."""
+    """Return the stored tensors that low operators read and that have overflowed or tiny elements, worst first."""
     low_groups = {id(g) for g, is_low in zip(evidence.groups.all, chosen, strict=True) if is_low}
     losses = []
     for value, facts in evidence.constants.items():

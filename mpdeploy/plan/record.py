@@ -42,11 +42,37 @@ class DataSource:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """What a plan came to on the data that it was made with, under true rounding, held to the format's default budget.
+
+    ``text`` says it in words, ``budget`` what was allowed.  ``used`` is the largest share of an allowance that was used
+    (over 1 breaks it; None if it is not finite), ``drift`` the largest norm-relative error of an output (None if it
+    is not finite), ``feed`` the feed with the largest error.  ``feeds`` were judged, with ``samples`` in them, of
+    ``given`` (None if their number was not known).  ``plans`` were tried.  ``cause`` says in words
+    what no choice of formats mends: a model that draws random numbers, or one that its rounded weights alone, in FP32
+    arithmetic, drive as far.
+    """
+
+    within: bool
+    text: str
+    budget: str
+    used: float | None
+    drift: float | None
+    feed: str
+    feeds: int
+    samples: int
+    given: int | None
+    plans: int = 1
+    cause: str = ""
+
+
+@dataclass(frozen=True)
 class PrecisionPlan:
     """Which value is computed in which format, and why; with the policy and the data that led to it.
 
     ``model`` is the SHA-256 of the graph (without its weights) that the plan was made for, ``opset`` the version
-    that the converted model needs.  ``low_io``: inputs and outputs take the low format, too.
+    that the converted model needs.  ``low_io``: inputs and outputs take the low format, too.  ``trial`` is what came of
+    the plan on its data; a plan that was applied has none, since a measurement belongs to the run that made it.
     """
 
     precision: Format
@@ -59,6 +85,7 @@ class PrecisionPlan:
     low_io: bool = False
     keep: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    trial: Trial | None = None
     schema: str = "mpdeploy.plan/1"
 
     @property

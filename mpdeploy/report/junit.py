@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from xml.sax.saxutils import escape, quoteattr
 
+from mpdeploy.numerics.judging import Reason
 from mpdeploy.report.record import Report
 from mpdeploy.verification.record import DriftReport
-from mpdeploy.verification.verdict import Reason
 
 _FORBIDDEN = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 

@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 
 from mpdeploy.numerics.drift import OutputDrift
+from mpdeploy.numerics.judging import Check
+from mpdeploy.numerics.limits import Metric
 from mpdeploy.report import words
 from mpdeploy.report.inside_view import Inside, inside_view, noise_text
 from mpdeploy.report.pictures import TONES, Distribution, distribution
 from mpdeploy.report.record import Report
 from mpdeploy.report.values import Values, value_pictures
-from mpdeploy.verification.limits import Metric
 from mpdeploy.verification.record import DriftReport
-from mpdeploy.verification.verdict import Check, ScoreCheck
+from mpdeploy.verification.verdict import ScoreCheck
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ from mpdeploy.conversion import stamp
 from mpdeploy.conversion.api import low_format, write
 from mpdeploy.conversion.trial import copy_of
 from mpdeploy.errors import UsageError
+from mpdeploy.numerics.budget import Budget, parse_budget
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.calibrate import calibrate
 from mpdeploy.plan.planner import Keep, bind
 from mpdeploy.plan.policy import policy_named
 from mpdeploy.runtime.feeds import Data, as_feeds
+from mpdeploy.runtime.remembered import Remembered
 from mpdeploy.searching.loop import Progress, Search
 from mpdeploy.searching.record import SearchResult
-from mpdeploy.searching.remembered import Remembered
 from mpdeploy.searching.trials import Task
-from mpdeploy.verification.budget import Budget, parse_budget
 from mpdeploy.verification.settings import Settings
 from mpdeploy.verification.subject import opened
 from mpdeploy.verification.tasks import NO_SCORING, Scoring
@@ -98,7 +98,7 @@ def _task(
     wanted = budget.budget_for(low) if isinstance(budget, Settings) else budget
     return Task(
         source=subject,
-        reference=Remembered(subject.runner),
+        reference=Remembered(lambda: subject.runner),
         low=low,
         policy=policy_named(policy, with_data=True),
         calibration=calibrate(subject.model, feeds, str(source), feeds.name),

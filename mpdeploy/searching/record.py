@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from mpdeploy.conversion.record import ConversionResult
+from mpdeploy.numerics.budget import Budget
 from mpdeploy.runtime.runner import Execution
-from mpdeploy.verification.budget import Budget
 from mpdeploy.verification.verdict import Verdict
 
 

@@ -7,17 +7,17 @@ from mpdeploy.conversion.apply import apply
 from mpdeploy.conversion.trial import copy_of
 from mpdeploy.graph.arithmetic import low_share
 from mpdeploy.graph.shapes import guessed_size
+from mpdeploy.numerics.budget import Budget
+from mpdeploy.numerics.default_budget import default_budget
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.calibrate import Calibration
 from mpdeploy.plan.planner import Keep, Planned, Searched, bind, make_plan
 from mpdeploy.plan.policy import Policy
 from mpdeploy.runtime.choose import truthful_runner
+from mpdeploy.runtime.compare import compare
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.runner import Execution, Runner
 from mpdeploy.searching.record import Step
-from mpdeploy.verification.budget import Budget
-from mpdeploy.verification.compare import compare
-from mpdeploy.verification.defaults import default_budget
 from mpdeploy.verification.subject import Subject
 from mpdeploy.verification.tasks import Scoring
 from mpdeploy.verification.verdict import Verdict, judge

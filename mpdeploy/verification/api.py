@@ -9,13 +9,13 @@ from pathlib import Path
 
 import mpdeploy
 from mpdeploy.conversion.api import plan_path_of
+from mpdeploy.numerics.budget import Budget, parse_budget
+from mpdeploy.numerics.default_budget import default_budget
 from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime.compare import Comparison, compare
 from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
 from mpdeploy.runtime.runner import Runner
 from mpdeploy.verification.baseline import load_baseline, worse_than
-from mpdeploy.verification.budget import Budget, parse_budget
-from mpdeploy.verification.compare import Comparison, compare
-from mpdeploy.verification.defaults import default_budget
 from mpdeploy.verification.inside import blame_on, repair_of
 from mpdeploy.verification.noise import Noise, measure_noise
 from mpdeploy.verification.record import DataFacts, DriftReport

@@ -10,12 +10,12 @@ from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.numerics.formats import Format
-from mpdeploy.verification.compare import Comparison
-from mpdeploy.verification.limits import Metric
+from mpdeploy.numerics.judging import Reason, measured
+from mpdeploy.numerics.limits import Metric
+from mpdeploy.numerics.scores import Score
+from mpdeploy.runtime.compare import Comparison
 from mpdeploy.verification.noise import Noise, loudest
 from mpdeploy.verification.record import REPORT_SCHEMA, DriftReport
-from mpdeploy.verification.scores import Score
-from mpdeploy.verification.verdict import Reason, measured
 
 SLACK = 0.1  # how much worse, as a share of the baseline's error, is still the same
 _STEP = 1e-3  # shares of samples may wander by this much

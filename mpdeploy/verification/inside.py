@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from mpdeploy.graph.scope import all_nodes
+from mpdeploy.numerics.budget import Budget
 from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime.compare import compare
 from mpdeploy.runtime.emulator import PLAIN
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.inner import InnerRun
 from mpdeploy.runtime.pairs import Pair, pair_values
 from mpdeploy.runtime.probes import distinct
 from mpdeploy.verification.blame import Blame, culprits_of, first_broken
-from mpdeploy.verification.budget import Budget
-from mpdeploy.verification.compare import compare
 from mpdeploy.verification.layers import measure_layers
 from mpdeploy.verification.repair import Trial, find_repair, recipe_of
 from mpdeploy.verification.subject import Subject, emulated, opened

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime.compare import compare
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.runner import Feed, Runner
 from mpdeploy.runtime.slices import slices
-from mpdeploy.verification.compare import compare
 
 FEEDS = 2  # noise is a matter of sums and kernels, not of samples: a few tell
 

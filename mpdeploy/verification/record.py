@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from mpdeploy.numerics.budget import Budget
 from mpdeploy.numerics.drift import OutputDrift
+from mpdeploy.numerics.scores import Score
 from mpdeploy.runtime.facts import ModelFacts
 from mpdeploy.runtime.runner import Execution
 from mpdeploy.verification.blame import Blame
-from mpdeploy.verification.budget import Budget
 from mpdeploy.verification.noise import Noise
-from mpdeploy.verification.scores import Score
 from mpdeploy.verification.verdict import Verdict
 
 REPORT_SCHEMA = "mpdeploy.report/1"  # of the documents that hold drift reports

@@ -7,8 +7,8 @@ from typing import Any
 
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
+from mpdeploy.numerics.budget import Budget, parse_budget
 from mpdeploy.numerics.formats import Format
-from mpdeploy.verification.budget import Budget, parse_budget
 
 FILE_NAME = "mpdeploy.toml"
 _FORMATS = {f.value: f for f in (Format.FP32, Format.FP16, Format.BF16)}

@@ -8,8 +8,9 @@ import numpy as np
 
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.boxes import Detections, match
+from mpdeploy.numerics.scores import Arrays, Score, Scorer, finite
 from mpdeploy.runtime.runner import Array
-from mpdeploy.verification.scores import Arrays, Score, Scorer, UserScorer, finite
+from mpdeploy.verification.user_scores import UserScorer
 
 _USAGE = "write detection:OUTPUT, detection:boxes=B,scores=S,classes=C or masks:OUTPUT[@THRESHOLD]"
 _COLUMNS = 6  # x1 y1 x2 y2 score class

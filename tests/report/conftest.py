@@ -5,18 +5,18 @@ import dataclasses
 import numpy as np
 import pytest
 
+from mpdeploy.numerics.default_budget import default_budget
 from mpdeploy.numerics.drift import DriftMeter
 from mpdeploy.numerics.formats import Format
+from mpdeploy.numerics.scores import Score
 from mpdeploy.report.environment import environment
 from mpdeploy.report.record import EngineRow, Fact, PlanRow, PlanTable, Report
+from mpdeploy.runtime.compare import Comparison
 from mpdeploy.runtime.facts import FileFacts, ModelFacts
 from mpdeploy.runtime.runner import Execution
 from mpdeploy.verification.blame import Blame, Repair, culprits_of
-from mpdeploy.verification.compare import Comparison
-from mpdeploy.verification.defaults import default_budget
 from mpdeploy.verification.layers import Layer
 from mpdeploy.verification.record import DataFacts, DriftReport
-from mpdeploy.verification.scores import Score
 from mpdeploy.verification.verdict import judge
 
 

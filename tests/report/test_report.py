@@ -9,6 +9,7 @@ from rich.console import Console
 
 from mpdeploy import records
 from mpdeploy.errors import UsageError
+from mpdeploy.numerics.limits import Metric
 from mpdeploy.report.markdown import markdown
 from mpdeploy.report.page import page
 from mpdeploy.report.pictures import distribution
@@ -16,7 +17,6 @@ from mpdeploy.report.record import Report, report_of
 from mpdeploy.report.terminal import terminal
 from mpdeploy.report.view import metric_text
 from mpdeploy.report.write import write_report
-from mpdeploy.verification.limits import Metric
 
 
 def printed(report, width=80):

@@ -5,12 +5,12 @@ import math
 import pytest
 
 from mpdeploy.errors import UsageError
+from mpdeploy.numerics.budget import parse_budget
+from mpdeploy.numerics.default_budget import default_budget
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.numerics.formats import Format
+from mpdeploy.numerics.limits import Limit, Metric
 from mpdeploy.numerics.significance import accuracy
-from mpdeploy.verification.budget import parse_budget
-from mpdeploy.verification.defaults import default_budget
-from mpdeploy.verification.limits import Limit, Metric
 
 
 def test_limits_are_read_and_written_alike():

@@ -5,10 +5,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mpdeploy.errors import UsageError
+from mpdeploy.numerics.budget import parse_budget
+from mpdeploy.numerics.limits import ScoreLimit
 from mpdeploy.runtime.feeds import feeds_of
 from mpdeploy.verification.api import Depth, verify
-from mpdeploy.verification.budget import parse_budget
-from mpdeploy.verification.limits import ScoreLimit
 from mpdeploy.verification.tasks import Scoring, parse_task
 
 node = helper.make_node

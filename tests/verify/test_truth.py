@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mpdeploy.errors import UsageError
-from mpdeploy.verification.truth import truth_in
+from mpdeploy.runtime.truth import truth_in
 
 F = np.float32
 

@@ -7,12 +7,12 @@ from onnx import TensorProto, helper, numpy_helper
 from mpdeploy import records
 from mpdeploy.errors import UsageError
 from mpdeploy.graph import io
+from mpdeploy.numerics.budget import parse_budget
 from mpdeploy.numerics.drift import OutputDrift
+from mpdeploy.runtime.compare import Comparison
 from mpdeploy.runtime.feeds import feeds_of
 from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.verification.api import verify
-from mpdeploy.verification.budget import parse_budget
-from mpdeploy.verification.compare import Comparison
 from mpdeploy.verification.record import DriftReport
 from mpdeploy.verification.verdict import judge
 

@@ -79,7 +79,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class ScoreLimit:
-    """A limit on a score (see ``verification.scores``): a minimum if ``at_least``, else a maximum."""
+    """A limit on a score (see ``numerics.scores``): a minimum if ``at_least``, else a maximum."""
 
     score: str
     value: float

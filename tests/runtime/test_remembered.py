@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mpdeploy.searching.remembered import Remembered
+from mpdeploy.runtime.remembered import Remembered
 
 
 class Counting:
@@ -18,7 +18,7 @@ class Counting:
 
 def test_equal_numbers_are_run_once_whatever_holds_them():
     inner = Counting()
-    runner = Remembered(inner)
+    runner = Remembered(lambda: inner)
     for _ in range(3):
         assert runner.run({"x": np.arange(3.0)})["y"].tolist() == [0, 2, 4]
     assert inner.runs == 1
@@ -26,7 +26,7 @@ def test_equal_numbers_are_run_once_whatever_holds_them():
 
 def test_other_numbers_types_shapes_and_texts_are_run():
     inner = Counting()
-    runner = Remembered(inner)
+    runner = Remembered(lambda: inner)
     feeds = [
         np.arange(4.0),
         np.arange(4.0, dtype=np.float32),
@@ -43,7 +43,7 @@ def test_other_numbers_types_shapes_and_texts_are_run():
 
 def test_what_no_longer_fits_is_run_again():
     inner = Counting()
-    runner = Remembered(inner, limit=100)
+    runner = Remembered(lambda: inner, limit=100)
     for _ in range(2):
         for start in range(3):
             runner.run({"x": np.arange(start, start + 6.0)})  # 48 bytes each
@@ -51,6 +51,6 @@ def test_what_no_longer_fits_is_run_again():
 
 
 def test_who_changes_a_result_changes_no_other():
-    runner = Remembered(Counting())
+    runner = Remembered(Counting)
     runner.run({"x": np.ones(2)}).clear()
     assert runner.run({"x": np.ones(2)})["y"].tolist() == [2, 2]

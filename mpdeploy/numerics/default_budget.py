@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
+from mpdeploy.numerics.budget import Budget
 from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.numerics.formats import Format
-from mpdeploy.verification.budget import Budget
-from mpdeploy.verification.limits import Limit, Metric, ScoreLimit
-from mpdeploy.verification.scores import Score
+from mpdeploy.numerics.limits import Limit, Metric, ScoreLimit
+from mpdeploy.numerics.scores import Score
 
 # Several times what good conversions of common networks show under true rounding, and far below what broken ones
 # do: a drop-in FP16 ResNet or BERT stays under 0.005 norm-relative, BF16 (8 times coarser) under 0.04, while an
@@ -36,7 +36,7 @@ _CLASSIFICATION: dict[Format, tuple[tuple[Metric, float], ...]] = {
     Format.FP16: ((Metric.TOP1, 0.99), (Metric.ACCURACY_DROP, 0.01)),
     Format.BF16: ((Metric.TOP1, 0.97), (Metric.ACCURACY_DROP, 0.02)),
 }
-# By the names that ``verification.tasks`` gives.
+# By the names that tasks give (``verification.tasks``).
 _TASKS: dict[Format, dict[str, float]] = {
     Format.FP32: {"boxes": 0.999, "box_iou": 0.99, "iou": 0.999},
     Format.FP16: {"boxes": 0.98, "box_iou": 0.95, "iou": 0.98},

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from mpdeploy.errors import UsageError
-from mpdeploy.verification.limits import SCORE_PREFIX, Limit, Metric, ScoreLimit
+from mpdeploy.numerics.limits import SCORE_PREFIX, Limit, Metric, ScoreLimit
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-"""The reference, run once: a search compares every plan with the same results."""
+"""The reference, run once: every plan that is tried is compared with the same results."""
 
+import functools
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mpdeploy.runtime.runner import Array, Execution, Feed, Runner, TensorSpec
@@ -10,18 +12,27 @@ _LIMIT = 256 << 20  # bytes of results that are kept; what comes after them is r
 
 @dataclass
 class Remembered:
-    """A ``Runner`` that keeps the results of ``inner`` by the content of what it was fed."""
+    """A ``Runner`` that keeps the results of what ``make`` makes by the content of what it was fed.
 
-    inner: Runner
+    The runner is made when it is first needed, and again after ``release``.  ``whole``: all results were kept so far.
+    """
+
+    make: Callable[[], Runner]
     limit: int = _LIMIT
+    whole: bool = True
     _results: dict[bytes, dict[str, Array]] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
+    def inner(self) -> Runner:
+        """What runs where nothing is remembered."""
+        return self.make()
+
+    @functools.cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs that a feed must hold."""
         return self.inner.inputs
 
-    @property
+    @functools.cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The outputs, in the model's order."""
         return self.inner.outputs
@@ -36,7 +47,13 @@ class Remembered:
         if size <= self.limit:
             self.limit -= size
             self._results[key] = dict(results)
+        else:
+            self.whole = False
         return results
+
+    def release(self) -> None:
+        """Let the runner go, with its weights; the results stay."""
+        self.__dict__.pop("inner", None)
 
     def describe(self) -> Execution:
         """Return exactly what runs."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from mpdeploy.numerics.drift import DriftMeter, OutputDrift
 from mpdeploy.numerics.formats import Format
+from mpdeploy.numerics.scores import Score, Scorer, results_of
 from mpdeploy.runtime.feeds import LABELS, Feeds
 from mpdeploy.runtime.fit import fit, renamed
 from mpdeploy.runtime.runner import Array, Feed, Runner
 from mpdeploy.runtime.slices import slices
-from mpdeploy.verification.scores import Score, Scorer, results_of
-from mpdeploy.verification.truth import UNKNOWN, truth_in
+from mpdeploy.runtime.truth import UNKNOWN, truth_in
 
 
 @dataclass(frozen=True)
