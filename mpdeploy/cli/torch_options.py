@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
 import click
@@ -11,14 +12,13 @@ R = TypeVar("R")
 
 
 def torch_options(command: Callable[P, R]) -> Callable[P, R]:
-    """Add --recipe, --model, --input, --weights and --trust; the command gets them as one ``given``."""
+    """Add the options below; the command gets them as one ``given``."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         from mpdeploy.source.given import Given
 
-        given = Given(*(kwargs.pop(name) for name in ("recipe", "factory", "inputs", "weights", "trust")))  # type: ignore[arg-type]
-        kwargs["given"] = given
+        kwargs["given"] = Given(**{field.name: kwargs.pop(field.name) for field in fields(Given)})  # type: ignore[arg-type]
         return command(*args, **kwargs)
 
     decorated: Any = run
@@ -38,5 +38,14 @@ _OPTIONS = (
         help="As in image:batch,3,224,224 or ids:batch,length=128:int64; once for each input, in order.",
     ),
     click.option("--weights", metavar="NAME", help="ema, model, or an entry, where a file holds several."),
+    click.option(
+        "--ignore-weights",
+        multiple=True,
+        metavar="PATTERN",
+        help="Stored weights that the model need not have, as in 'loss.*'.",
+    ),
+    click.option(
+        "--keep-output", "outputs", multiple=True, metavar="NAME", help="Keep only this output; may be given again."
+    ),
     click.option("--trust", is_flag=True, help="Let a pickle run code: only for files you made yourself."),
 )

@@ -15,7 +15,7 @@ from mpdeploy.records import load
 from mpdeploy.report.record import Fact
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
-from mpdeploy.runtime.runner import Array, Runner, TensorSpec, input_specs
+from mpdeploy.runtime.runner import Array, Feed, Runner, TensorSpec, input_specs
 from mpdeploy.source import (
     RANGES,
     Given,
@@ -82,7 +82,7 @@ def make_reference(
         sizes=checked.sizes,
         made_up=made_up,
         facts=tuple(_facts(loaded, checked.worst)),
-        notes=loaded.notes,
+        notes=(*loaded.notes, *checked.notes),
     )
     return reference, {name: tensor.numpy() for name, tensor in loaded.examples.items()}
 
@@ -94,7 +94,7 @@ def feeds_for(source: Path, reference: Path, record: Reference, few: Feeds) -> t
     measured (see ``trained_ranges``) tell more than a few examples; random inputs tell nothing of ranges.
     """
     if record.made_up:
-        return None, random_feeds(reference)
+        return None, random_feeds(reference, next(few.opener(), ("", {}))[1])
     folders = [source.parent / name for name in (CALIBRATION, HELD_OUT)]
     calibration, held_out = (open_feeds(str(folder)) if folder.is_dir() else None for folder in folders)
     if calibration is None and trained_ranges(reference) is None:
@@ -108,9 +108,12 @@ def trained_ranges(reference: Path) -> Path | None:
     return path if path.is_file() and load(MeasuredRanges, path).values else None
 
 
-def random_feeds(reference: Path) -> Feeds:
-    """Return seeded random feeds that fit an ONNX model's inputs: normal numbers, and integers below 2."""
-    specs = input_specs(io.load(reference))
+def random_feeds(reference: Path, example: Feed) -> Feeds:
+    """Return seeded random feeds that fit an ONNX model's inputs: normal numbers, and integers below 2.
+
+    Open axes are as long as in ``example``, a feed of the source's own, where it holds the input.
+    """
+    specs = [_sized(spec, example) for spec in input_specs(io.load(reference))]
     try:
         feeds = [{s.name: _random(s, seed) for s in specs} for seed in range(_SAMPLES)]
     except (MemoryError, ValueError) as error:
@@ -120,6 +123,11 @@ def random_feeds(reference: Path) -> Feeds:
             remedy="give samples with --data",
         ) from error
     return feeds_of(feeds, "random inputs")
+
+
+def _sized(spec: TensorSpec, example: Feed) -> TensorSpec:
+    known = example.get(spec.name)
+    return spec if known is None or known.ndim != len(spec.shape or ()) else replace(spec, shape=known.shape)
 
 
 def _random(spec: TensorSpec, seed: int) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mpdeploy.errors import ModelError
 from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime.attention import plain_attention
 from mpdeploy.runtime.runner import Array, Execution, Feed, TensorSpec
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class TorchModuleRunner:
 
         arguments = [self._tensor(np.asarray(feed[spec.name])) for spec in self._inputs]
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), plain_attention():
                 results = self._module(*arguments)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ModelError(f"the module fails on the data: {error}", where=self._where) from error

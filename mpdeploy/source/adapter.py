@@ -1,6 +1,6 @@
 """A module of any calling habit as one that takes tensors in order and returns tensors in order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from mpdeploy.errors import ModelError, UsageError
+from mpdeploy.runtime.attention import plain_attention
 from mpdeploy.source.inputs import Inputs, parameter_names
 
 Named = dict[str, torch.Tensor]
@@ -31,11 +32,20 @@ def call(module: Any, keywords: tuple[str, ...], tensors: tuple[torch.Tensor, ..
     return module(**dict(zip(keywords, tensors, strict=True))) if keywords else module(*tensors)
 
 
-def adapt(module: Any, inputs: Inputs, where: str) -> tuple[Any, tuple[str, ...]]:
+def adapt(module: Any, inputs: Inputs, where: str, keep: Sequence[str] = ()) -> tuple[Any, tuple[str, ...]]:
     """Return a module that takes the inputs in order and returns tensors only, with the names of its outputs.
 
-    It is the module itself where that is how it works.  The module is run once.  Raises ``ModelError`` if it fails
-    on the examples or returns no tensor.
+    It is the module itself where that is how it works.  The module is run once.
+
+    Args:
+        module: A module, or what TorchScript and ``torch.export`` give for one.
+        inputs: Its inputs, with an example of each.
+        where: The file, for messages.
+        keep: The only outputs to return, in their order; all if empty.
+
+    Raises:
+        UsageError: The module fails on the examples, or has no output that ``keep`` names.
+        ModelError: It asks for a GPU, or returns no tensor.
     """
     names = tuple(spec.name for spec in inputs.specs)
     parameters = parameter_names(module)
@@ -43,7 +53,7 @@ def adapt(module: Any, inputs: Inputs, where: str) -> tuple[Any, tuple[str, ...]
     keywords = () if in_order else names
     tensors = tuple(inputs.examples[name] for name in names)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), plain_attention():
             result = call(module, keywords, tensors)
     except Exception as error:
         shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(names, tensors, strict=True))
@@ -58,14 +68,24 @@ def adapt(module: Any, inputs: Inputs, where: str) -> tuple[Any, tuple[str, ...]
             where=where,
             remedy=f"check --input or --data: forward() takes {', '.join(parameters) or 'other inputs'}",
         ) from error
-    results = tuple(named_outputs(result))
+    found = tuple(named_outputs(result))
+    results = _kept(found, keep, where)
     if not results:
         raise ModelError(f"the model returns a {type(result).__name__} without a tensor", where=where)
     outputs = tuple(f"{name}_out" if name in names else name for name in results)
-    flat = isinstance(result, torch.Tensor) or (type(result) is tuple and len(result) == len(results))
-    if flat and in_order:
+    flat = isinstance(result, torch.Tensor) or (type(result) is tuple and len(result) == len(found))
+    if flat and in_order and results == found:
         return module, outputs
     return Adapted(module, keywords, results).eval(), outputs
+
+
+def _kept(found: tuple[str, ...], keep: Sequence[str], where: str) -> tuple[str, ...]:
+    unknown = [name for name in keep if name not in found]
+    if unknown:
+        raise UsageError(
+            f"the model has no output `{unknown[0]}`", where=where, remedy=f"it returns {', '.join(found)}"
+        )
+    return tuple(name for name in found if name in keep) if keep else found
 
 
 def named_outputs(result: Any) -> Named:

@@ -2,8 +2,9 @@
 
 import contextlib
 import gc
+import itertools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from mpdeploy.errors import ModelError
 from mpdeploy.files import atomic_path, publish, scratch_path
 from mpdeploy.graph import io
+from mpdeploy.runtime.attention import plain_attention
 from mpdeploy.source.adapter import Adapted
 from mpdeploy.source.check import ExportCheck as ExportCheck
 from mpdeploy.source.check import check_export as check_export
@@ -38,6 +40,7 @@ def export_fp32_onnx(loaded: LoadedModule, path: Path, opset: int | None = None)
     for node in program.model.graph.all_nodes():
         # Paths of the machine that exported; without them equal models make equal files.
         node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
+    _name(program.model, [spec.name for spec in loaded.inputs], loaded.outputs)
     _refuse_fixed(loaded, program.model)
     if sum(v.const_value.nbytes for v in program.model.graph.initializers.values()) < io.SINGLE_FILE_BYTES:
         with atomic_path(path) as scratch, silence():
@@ -69,13 +72,11 @@ def _folder_for(path: Path) -> Iterator[Path]:
 
 def _export(loaded: LoadedModule, opset: int) -> Any:
     try:
-        with silence(), torch.no_grad(), _outside_autocast(), _no_collection():
+        with silence(), torch.no_grad(), _outside_autocast(), _no_collection(), plain_attention():
             program = torch.onnx.export(
                 loaded.module if loaded.program is None else loaded.program,
                 loaded.arguments if loaded.program is None else (),
                 dynamo=True,
-                input_names=[spec.name for spec in loaded.inputs],
-                output_names=list(loaded.outputs),
                 dynamic_shapes=_dynamic_shapes(loaded),
                 opset_version=opset,
                 verbose=False,
@@ -85,6 +86,29 @@ def _export(loaded: LoadedModule, opset: int) -> Any:
     if program is None:
         raise ModelError("torch exported nothing", where=loaded.origin)
     return program
+
+
+def _name(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Give inputs and outputs their names.
+
+    The exporter names inner values after their operators; one that has the name of an input or output gets another.
+    """
+    ports = [*zip(model.graph.inputs, inputs, strict=True), *zip(model.graph.outputs, outputs, strict=True)]
+    own = {id(value) for value, _ in ports}
+    wanted = {*inputs, *outputs}
+    taken = wanted | {value.name for value in _values(model.graph)}
+    for value in _values(model.graph):
+        if id(value) not in own and value.name in wanted:
+            value.name = next(name for i in itertools.count(1) if (name := f"{value.name}_{i}") not in taken)
+            taken.add(value.name)
+    for value, name in ports:
+        value.name = name
+
+
+def _values(graph: Any) -> Iterator[Any]:
+    yield from list(graph.initializers.values())
+    for node in graph.all_nodes():
+        yield from node.outputs
 
 
 def _dynamic_shapes(loaded: LoadedModule) -> Any:
@@ -108,7 +132,7 @@ def _export_script(loaded: LoadedModule, path: Path, opset: int) -> None:
     }
     with _folder_for(path) as scratch:
         try:
-            with silence(), torch.no_grad(), _outside_autocast():
+            with silence(), torch.no_grad(), _outside_autocast(), plain_attention():
                 torch.onnx.export(
                     loaded.module,
                     loaded.arguments,

@@ -1,7 +1,8 @@
 """Weights into a module: wrappers' prefixes taken off, and differences told so that a person finds them."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+import fnmatch
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -14,22 +15,47 @@ _SHOWN = 3
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
-def fit_weights(model: nn.Module, weights: Weights, where: str, remedy: str) -> tuple[str, ...]:
+def fit_weights(
+    model: nn.Module, weights: Weights, where: str, remedy: str, ignored: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Load the weights into the model and return notes on what was done to their names.
 
-    Raises ``UsageError`` that lists the first differences, each with the nearest name, if they do not fit.
+    ``ignored`` are patterns of weights that the model need not have.  Raises ``UsageError`` that lists the first
+    differences, each with the nearest name, if the others do not fit, or if a pattern matches nothing.
     """
     wanted = model.state_dict()
+    left_out = _matching(weights, ignored, where) - wanted.keys()
+    weights = {name: tensor for name, tensor in weights.items() if name not in left_out}
     renamed, note = _renamed(weights, wanted.keys())
     tied = _tied(wanted, renamed.keys())
     differences = list(_differences(wanted, renamed, tied))
     if differences:
         more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+        only_surplus = not any(name not in renamed and name not in tied for name in wanted if not _is_counter(name))
+        way = ", or leave those out that the model does not need with --ignore-weights PATTERN" if only_surplus else ""
         raise UsageError(
-            f"the weights do not fit the model: {'; '.join(differences[:_SHOWN])}{more}", where=where, remedy=remedy
+            f"the weights do not fit the model: {'; '.join(differences[:_SHOWN])}{more}",
+            where=where,
+            remedy=f"{remedy}{way}",
         )
     model.load_state_dict(renamed, strict=False)
-    return (note,) if note else ()
+    skipped = f"{len(left_out)} stored weights were ignored: {', '.join(sorted(left_out)[:_SHOWN])}"
+    return (*((note,) if note else ()), *((skipped,) if left_out else ()))
+
+
+def _matching(weights: Weights, patterns: Sequence[str], where: str) -> set[str]:
+    found: set[str] = set()
+    for pattern in patterns:
+        names = {name for name in weights if fnmatch.fnmatchcase(name, pattern)}
+        if not names:
+            close = difflib.get_close_matches(pattern, list(weights), n=1, cutoff=0.4)
+            raise UsageError(
+                f"--ignore-weights {pattern} matches no stored weight",
+                where=where,
+                remedy=f"did you mean {close[0]}?" if close else "look at their names with mpdeploy inspect",
+            )
+        found |= names
+    return found
 
 
 def _renamed(weights: Weights, wanted: Iterable[str]) -> tuple[Weights, str]:

@@ -9,7 +9,8 @@ class Given:
 
     ``recipe`` is the file that defines a checkpoint's model, ``factory`` the function that builds the model of a
     state dict.  ``inputs`` are ``--input`` words.  ``weights`` chooses between raw ones and their average.
-    ``trust`` lets a pickle execute code.
+    ``trust`` lets a pickle execute code.  ``ignore_weights`` are patterns of stored weights that the model does not
+    have and need not have; ``outputs`` the only outputs that an export keeps, all if empty.
     """
 
     recipe: str | None = None
@@ -17,6 +18,8 @@ class Given:
     inputs: tuple[str, ...] = ()
     weights: str | None = None
     trust: bool = False
+    ignore_weights: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
 
 NOTHING = Given()

@@ -1,6 +1,5 @@
 """A Hugging Face folder: a config that names a class of transformers, and safetensors beside it."""
 
-import inspect
 import json
 import re
 from pathlib import Path
@@ -11,15 +10,11 @@ from torch import nn
 
 from mpdeploy.errors import DependencyError, ModelError, MpdeployError, UsageError
 from mpdeploy.files import readable_file
-from mpdeploy.source.inputs import Inputs, invented_array
 from mpdeploy.source.silence import silence
 from mpdeploy.source.tensors import read_safetensors
 from mpdeploy.source.weights import notes_on
-from mpdeploy.train.specs import TensorSpec
 
 _INDEX = "model.safetensors.index.json"
-_BATCH, _LENGTH, _TARGET_LENGTH = 2, 16, 8
-_DECODER = "decoder_input_ids"
 _WISHES = {
     "auto_map": "code of its own",
     "trust_remote_code": "code of its own",
@@ -27,7 +22,6 @@ _WISHES = {
 }
 _LAYERS = re.compile(r"(?:^|_)n?(?:layers?|depths?|blocks?)$")
 _SLACK = 1 << 26  # elements that a model may have beside those in its files
-_MASKS = ("attention_mask", "token_type_ids")
 
 
 def load_huggingface(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
@@ -48,6 +42,14 @@ def load_huggingface(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
     name = names[0] if isinstance(names, list) and names else ""
     transformers = _transformers()
     kind = getattr(transformers, str(name), None)
+    if not name and "_class_name" in config:
+        weights = next(iter(_weight_files(folder)))
+        raise ModelError(
+            f"a model of diffusers ({config['_class_name']}), which transformers does not have",
+            where=where,
+            remedy=f"write a function that builds it from this folder's config, and export {weights} with --model "
+            "FILE.py:FUNCTION",
+        )
     if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
         raise ModelError(
             f"the config names the architecture {name!r}, which transformers {transformers.__version__} does not have",
@@ -86,34 +88,6 @@ def load_huggingface(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
     unused = sorted(report["unexpected_keys"])
     left = f"{name} does not use {len(unused)} of the folder's weights: {', '.join(unused[:3])}"
     return model, (*((left,) if unused else ()), *notes_on(stored))
-
-
-def usual_inputs(model: Any) -> Inputs | None:
-    """Return the inputs that the model's own dummy inputs suggest, None if it has none; examples are random."""
-    dummy = getattr(model, "dummy_inputs", None)
-    config = model.config
-    if getattr(model, "main_input_name", "") == "pixel_values":
-        size = getattr(config, "image_size", 224)
-        height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        image = ("batch", int(getattr(config, "num_channels", 3)), int(height), int(width))
-        specs: tuple[TensorSpec, ...] = (TensorSpec("pixel_values", "float32", image),)
-    elif isinstance(dummy, dict) and "input_ids" in dummy:
-        takes = inspect.signature(model.forward).parameters
-        # Where there are no kinds of tokens to tell apart, their ids would be an input that nobody has.
-        kinds = getattr(config, "type_vocab_size", 0) > 1
-        names = ["input_ids", *(name for name in _MASKS if name in takes and (kinds or name != "token_type_ids"))]
-        specs = tuple(TensorSpec(name, "int64", ("batch", "length")) for name in names)
-        if getattr(config, "is_encoder_decoder", False) and _DECODER in takes:
-            specs = (*specs, TensorSpec(_DECODER, "int64", ("batch", "target_length")))
-    else:
-        return None
-    examples = {}
-    for seed, spec in enumerate(specs):
-        sizes = {"batch": _BATCH, "length": _LENGTH, "target_length": _TARGET_LENGTH}
-        shape = tuple(sizes.get(str(axis), axis) for axis in spec.shape)
-        array = invented_array(TensorSpec(spec.name, spec.dtype, shape), seed)
-        examples[spec.name] = torch.from_numpy(array if spec.name != "attention_mask" else array * 0 + 1)
-    return Inputs(specs, examples, made_up=True)
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -187,4 +187,7 @@ def invented_array(spec: TensorSpec, seed: int) -> Array:
     shape = tuple(int(size) for size in spec.shape)
     if dtype.kind == "f":
         return np.asarray(random.standard_normal(shape)).astype(dtype)
-    return np.asarray(random.integers(0, _IDS, shape)).astype(dtype)
+    made = np.asarray(random.integers(0, _IDS, shape)).astype(dtype)
+    if (dtype.kind == "b" or "mask" in spec.name.lower()) and made.ndim and made.shape[-1] > 1:
+        made[..., 0], made[..., -1] = 0, 1  # whichever of them hides a position, each row keeps one
+    return made

@@ -66,6 +66,13 @@ def _kind_of_folder(path: Path) -> Kind:
     names = sorted(entry.name for entry in path.iterdir())
     if "config.json" in names:
         return Kind.HUGGING_FACE
+    if "model_index.json" in names:
+        models = [name for name in names if (path / name / "config.json").is_file()]
+        raise UsageError(
+            "a pipeline of diffusers, which is several models",
+            where=str(path),
+            remedy=f"export one of them: {', '.join(str(path / name) for name in models) or 'its folder'}",
+        )
     # A training of ours keeps its states under the numbers of steps; a sharded one has a part of each process.
     if "process-0.pt" in names or any(name.partition(".")[0].isdigit() for name in names):
         return Kind.STATE

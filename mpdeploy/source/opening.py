@@ -13,7 +13,8 @@ from mpdeploy.source.adapter import adapt
 from mpdeploy.source.factory import build_module
 from mpdeploy.source.fitting import fit_weights
 from mpdeploy.source.given import Given
-from mpdeploy.source.huggingface import load_huggingface, usual_inputs
+from mpdeploy.source.huggingface import load_huggingface
+from mpdeploy.source.huggingface_inputs import usual_inputs
 from mpdeploy.source.inputs import Inputs, find_inputs
 from mpdeploy.source.kinds import Kind, kind_of
 from mpdeploy.source.loaded import LoadedModule
@@ -21,6 +22,7 @@ from mpdeploy.source.loading import load_module, load_state
 from mpdeploy.source.program import open_program
 from mpdeploy.source.tensors import read_safetensors, read_torch
 from mpdeploy.source.torchscript import load_torchscript
+from mpdeploy.source.ultralytics import switch_to_export
 from mpdeploy.source.weights import EMA, MODEL, choose, notes_on, pick_weights
 
 _OURS = {"record", "weights", "examples"}
@@ -35,18 +37,21 @@ def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedMo
     package.
     """
     kind, where = kind_of(path), str(path)
+    if given.outputs and kind in (Kind.STATE, Kind.PROGRAM):
+        raise _fixed_outputs(where)
     if kind is Kind.STATE:
         return load_state(path, _recipe(given))
     if kind is Kind.HUGGING_FACE:
         model, notes = load_huggingface(path)
-        suggested = None if given.inputs or data is not None else usual_inputs(model)
-        ready = _ready(model, suggested or find_inputs(model, given.inputs, data, where), where)
+        suggested = None if given.inputs or data is not None else usual_inputs(model, path)
+        inputs = suggested or find_inputs(model, given.inputs, data, where)
+        ready = _ready(model, inputs, where, given)
         return replace(ready, notes=notes)
     if kind is Kind.PROGRAM:
         return open_program(path, given.inputs, data)
     if kind is Kind.TORCHSCRIPT:
         script = load_torchscript(path)
-        return _ready(script, find_inputs(script, given.inputs, data, where), where)
+        return _ready(script, find_inputs(script, given.inputs, data, where), where, given)
     if kind is Kind.SHARDED:
         from mpdeploy.source.sharded import read_sharded  # imports much of torch.distributed
 
@@ -54,6 +59,8 @@ def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedMo
     if kind is Kind.SAFETENSORS:
         return _from_weights(read_safetensors(path), given, data, where)
     content = read_torch(path, trust=given.trust)
+    if isinstance(content, Mapping) and content.keys() in (_OURS, _STATE) and given.outputs:
+        raise _fixed_outputs(where)
     if isinstance(content, Mapping) and content.keys() == _OURS:
         loaded = load_module(path, _recipe(given))
         _check_choice(loaded, given.weights, where)
@@ -65,7 +72,15 @@ def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedMo
         return _from_weights(content, given, data, where)
     notes = notes_on({**dict(module.named_parameters()), **dict(module.named_buffers())})
     module = module.float().cpu().eval().requires_grad_(False)
-    return replace(_ready(module, find_inputs(module, given.inputs, data, where), where), notes=notes)
+    return replace(_ready(module, find_inputs(module, given.inputs, data, where), where, given), notes=notes)
+
+
+def _fixed_outputs(where: str) -> UsageError:
+    return UsageError(
+        "the file says itself which outputs the model has",
+        where=where,
+        remedy="leave --keep-output out, and change what its forward() returns",
+    )
 
 
 def _from_weights(content: object, given: Given, data: Feeds | None, where: str) -> LoadedModule:
@@ -79,18 +94,20 @@ def _from_weights(content: object, given: Given, data: Feeds | None, where: str)
             + (f", or give the folder {folder}" if (folder / "config.json").is_file() else ""),
         )
     model = build_module(given.factory).float().cpu()
-    notes = fit_weights(model, picked.weights, where, f"does {given.factory} build the model that was saved?")
+    remedy = f"does {given.factory} build the model that was saved?"
+    notes = fit_weights(model, picked.weights, where, remedy, given.ignore_weights)
     model.eval().requires_grad_(False)
-    loaded = _ready(model, find_inputs(model, given.inputs, data, where), where)
+    loaded = _ready(model, find_inputs(model, given.inputs, data, where), where, given)
     return replace(loaded, notes=(*picked.notes, *notes))
 
 
-def _ready(module: Any, inputs: Inputs, where: str) -> LoadedModule:
+def _ready(module: Any, inputs: Inputs, where: str, given: Given) -> LoadedModule:
     if isinstance(module, nn.Module):
         module = module.eval()
+        switch_to_export(module)
         for parameter in module.parameters():
             parameter.requires_grad_(False)
-    adapted, outputs = adapt(module, inputs, where)
+    adapted, outputs = adapt(module, inputs, where, given.outputs)
     return LoadedModule(adapted, inputs.specs, outputs, inputs.examples, Path(where).name, made_up=inputs.made_up)
 
 

@@ -216,3 +216,72 @@ def test_without_transformers_the_extra_is_named(bert, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(DependencyError, match=r"pip install 'mpdeploy\[hf\]'"):
         open_source(bert[0], Given())
+
+
+def _tiny(transformers, kind):
+    sides = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    image = {**sides, "image_size": 32, "patch_size": 8}
+    if kind == "whisper":
+        ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+        sizes = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in
+                 (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16))}  # fmt: skip
+        config = transformers.WhisperConfig(
+            **ids, **sizes, vocab_size=40, d_model=16, num_mel_bins=8, max_source_positions=20, max_target_positions=40,
+            suppress_tokens=None, begin_suppress_tokens=None,
+        )  # fmt: skip
+        return transformers.WhisperForConditionalGeneration(config)
+    if kind == "clip":
+        text = {**sides, "vocab_size": 40, "max_position_embeddings": 32, "eos_token_id": 39, "bos_token_id": 1}
+        return transformers.CLIPModel(
+            transformers.CLIPConfig(text_config={**text, "pad_token_id": 0}, vision_config=image, projection_dim=8)
+        )
+    if kind == "wav2vec2":
+        return transformers.Wav2Vec2ForCTC(
+            transformers.Wav2Vec2Config(
+                **sides, vocab_size=20, conv_dim=(8, 8), conv_stride=(5, 4), conv_kernel=(10, 8),
+                num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=2,
+            )
+        )  # fmt: skip
+    config = transformers.SegformerConfig(
+        hidden_sizes=[8] * 4, depths=[1] * 4, num_attention_heads=[1, 1, 2, 2], decoder_hidden_size=8, num_labels=4
+    )
+    return transformers.SegformerForSemanticSegmentation(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [
+        ("whisper", {"input_features": ("batch", 8, 40), "decoder_input_ids": ("batch", "target_length")}),
+        (
+            "clip",
+            {
+                "input_ids": ("batch", "length"),
+                "attention_mask": ("batch", "length"),
+                "pixel_values": ("batch", 3, 32, 32),
+            },
+        ),
+        ("wav2vec2", {"input_values": ("batch", "samples")}),
+        ("segformer", {"pixel_values": ("batch", 3, 64, 96)}),
+    ],
+)
+def test_models_of_sound_and_images_find_their_inputs(kind, inputs, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    _tiny(transformers, kind).eval().save_pretrained(tmp_path / "hf")
+    if kind == "segformer":
+        settings = {"size": {"height": 64, "width": 96}}
+        (tmp_path / "hf" / "preprocessor_config.json").write_text(json.dumps(settings))
+    loaded = open_source(tmp_path / "hf", Given())
+    assert {spec.name: spec.shape for spec in loaded.inputs} == inputs
+    check, _ = exported(loaded, tmp_path / "m.onnx")
+    assert check.worst < 1e-3
+
+
+def test_folders_of_diffusers_are_told_with_the_way(bert, tmp_path):
+    shutil.copytree(bert[0], tmp_path / "pipe" / "unet")
+    (tmp_path / "pipe" / "model_index.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"a pipeline of diffusers.* export one of them: .*unet"):
+        open_source(tmp_path / "pipe", Given())
+    (tmp_path / "pipe" / "unet" / "config.json").write_text('{"_class_name": "UNet2DModel"}')
+    with pytest.raises(ModelError, match=r"a model of diffusers \(UNet2DModel\).*--model FILE.py:FUNCTION"):
+        open_source(tmp_path / "pipe" / "unet", Given())
