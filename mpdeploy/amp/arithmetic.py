@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 
 from mpdeploy.amp.dtypes import TORCH_DTYPES
-from mpdeploy.amp.half_products import half_products
+from mpdeploy.amp.low_products import low_products
 from mpdeploy.amp.tf32 import fp32_products
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 
@@ -30,5 +30,5 @@ def products(device: str, compute: Format) -> Iterator[None]:
 def _products(device: str, compute: Format, *, autocast: bool) -> Iterator[None]:
     # At low-precision levels what is left in FP32 stays as the user has set it.
     wide = contextlib.nullcontext() if compute in LOW_FORMATS else fp32_products(tf32=compute is Format.TF32)
-    with wide, half_products(device, compute, autocast=autocast):
+    with wide, low_products(device, compute, autocast=autocast):
         yield

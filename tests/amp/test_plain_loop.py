@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from mpdeploy.amp import Engine, Level
+from mpdeploy.amp.low_products import low_products
+from mpdeploy.numerics.formats import Format
 from mpdeploy.train.loading import load_recipe
 
 torch.set_num_threads(1)
@@ -30,9 +32,10 @@ def test_a_loop_with_accumulation_and_clipping_is_the_one_people_write(batches):
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     for step in range(STEPS):
         for batch in batches[step * ACCUMULATED : (step + 1) * ACCUMULATED]:
-            with torch.autocast("cpu", torch.bfloat16):
-                logits = model(*batch.inputs)
-            scaler.scale(RECIPE.loss(logits.float(), batch.labels) / ACCUMULATED).backward()
+            with low_products("cpu", Format.BF16, autocast=True):  # as the engine multiplies on this processor
+                with torch.autocast("cpu", torch.bfloat16):
+                    logits = model(*batch.inputs)
+                scaler.scale(RECIPE.loss(logits.float(), batch.labels) / ACCUMULATED).backward()
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)

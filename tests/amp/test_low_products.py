@@ -1,4 +1,4 @@
-"""FP16 products that a processor has no good kernel for: FP32 sums, one rounding, nothing else changed."""
+"""Low-precision products that a processor has no good kernel for: FP32 sums, one rounding, nothing else changed."""
 
 import pytest
 import torch
@@ -7,18 +7,18 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 
-from mpdeploy.amp import Engine, half_products
+from mpdeploy.amp import Engine, low_products
 from mpdeploy.amp.arithmetic import products
-from mpdeploy.amp.half_products import Fp32Sums
+from mpdeploy.amp.low_products import Fp32Sums
 from mpdeploy.numerics.formats import Format
 
 HALF_ULP = 2.0**-11
 
 
-@pytest.fixture(params=[False, True], ids=["without FP16 units", "with FP16 units"])
+@pytest.fixture(params=[False, True], ids=["without units", "with units"])
 def processor(request, monkeypatch):
     """A processor of either kind; where it has no units, torch's plain kernels stand for the products left to it."""
-    monkeypatch.setattr(half_products, "has_matrix_units", lambda: request.param)
+    monkeypatch.setattr(low_products, "has_units", lambda compute: request.param)
     return request.param
 
 
