@@ -68,13 +68,16 @@ def command(
 ) -> Outcome:
     """Time MODELS (ONNX models, engines, what export takes) side by side."""
     from mpdeploy.cli.machine import describe_machine
+    from mpdeploy.runtime.apart import require_apart
     from mpdeploy.runtime.feeds import open_feeds
     from mpdeploy.session.bench import bench, contestants
     from mpdeploy.session.contest import BenchSettings
     from mpdeploy.session.opening import Runtime
-    from mpdeploy.session.picture import table_cells, unusable_text, write_bench
+    from mpdeploy.session.picture import bench_files, table_cells, unusable_text, write_bench
 
     settings = BenchSettings(tuple(dict.fromkeys(batch)), rounds, seconds, warmup, threads, dict(map(_size, dim)))
+    if folder is not None:
+        require_apart(bench_files(folder), models=models, others=(data, given.recipe, given.factory))
     entrants = contestants(models, [Runtime(word) for word in runtimes], given)
     machine = describe_machine()
     described = f"{machine.cpu}, {machine.cores} cores, {', '.join(machine.cpu_features)}"

@@ -90,6 +90,7 @@ def pack_command(
     from mpdeploy.bundle.pack import Packing, pack
     from mpdeploy.bundle.triton import Serving
     from mpdeploy.bundle.triton_config import Batching
+    from mpdeploy.runtime.apart import require_apart
     from mpdeploy.runtime.feeds import open_feeds
 
     source = checkpoint or _source_of(folder)
@@ -108,6 +109,7 @@ def pack_command(
         key=key,
     )
     target = output or folder.with_name(f"{folder.resolve().name}-bundle")
+    require_apart((target,), others=(checkpoint,))
     manifest = pack(folder, target, packing)
     return Outcome(manifest, lambda: _show(manifest, target))
 

@@ -34,6 +34,12 @@ _SHOWN = 8  # nodes that are named on the terminal; the plan has all
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Judge detections or masks, as in verify.")
 @click.option("--metric", "metrics", multiple=True, metavar="M", help="Your own: module.py:callable.")
 @click.option("--ignore-labels", is_flag=True, help="Do not read the right answers in the data.")
+@click.option(
+    "--settings",
+    "named",
+    type=click.Path(path_type=Path),
+    help="As for verify [default: mpdeploy.toml, if here].",
+)
 @click.option("--trials", type=int, default=40, show_default=True, help="Lower so many plans at most from each start.")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Write the found model's drift report here.")
 @result_options
@@ -50,6 +56,7 @@ def command(
     tasks: tuple[str, ...],
     metrics: tuple[str, ...],
     ignore_labels: bool,
+    named: Path | None,
     trials: int,
     folder: Path | None,
 ) -> Outcome:
@@ -58,14 +65,19 @@ def command(
     Plans are tried on the data under true rounding.  What drifts over the budget goes back to FP32; what rules keep in
     FP32 for caution is lowered where the budget holds.  The plan beside the model says of each node what was found.
     """
+    from mpdeploy.conversion.api import plan_path_of
+    from mpdeploy.report.write import report_files
+    from mpdeploy.runtime.apart import require_apart
     from mpdeploy.runtime.feeds import open_feeds
     from mpdeploy.searching.api import search
-    from mpdeploy.verification.settings import find_settings
+    from mpdeploy.verification.settings import choose_settings
     from mpdeploy.verification.tasks import Scoring
 
-    settings = find_settings(Path.cwd())
-    feeds = open_feeds(data)
-    scoring = Scoring(tasks or settings.tasks, metrics or settings.metrics, labels=not ignore_labels)
+    settings = choose_settings(named, tasks=tasks, metrics=metrics)
+    feeds, scoring = open_feeds(data), Scoring(settings.tasks, settings.metrics, labels=not ignore_labels)
+    if folder is not None:
+        written = (*report_files(folder), output, plan_path_of(output))
+        require_apart(written, models=(source,), others=(feeds, *scoring.metrics, settings.path))
     result = search(
         source,
         output,

@@ -14,6 +14,8 @@ from mpdeploy.cli.progress import note
 from mpdeploy.cli.training import train_to_the_end
 from mpdeploy.errors import UsageError
 
+PAGE = "training.html"
+
 
 @click.command("train")
 @click.argument("recipe", type=click.Path(path_type=Path))
@@ -60,9 +62,11 @@ def command(
     Several processes: torchrun --nproc-per-node 2 -m mpdeploy train RECIPE
     """
     # torch is slow to import; --help need not wait for it.
+    from mpdeploy.runtime.apart import require_apart
     from mpdeploy.train.handover import BEST, CALIBRATION, CHECKPOINT, HELD_OUT
     from mpdeploy.train.loading import MODELS, load_recipe
     from mpdeploy.train.loop import TELEMETRY, Settings, Training
+    from mpdeploy.train.states import STATES
     from mpdeploy.train.tensorboard import tensorboard_sink
     from mpdeploy.train.world import Sharding, join
 
@@ -74,6 +78,8 @@ def command(
             epochs = epochs or loaded.recipe.epochs
             settings = Settings(chosen, epochs, seed, save_every, keep, look_every, Sharding(sharding))
             config, folder = settings.config, output or Path("runs") / loaded.name
+            written = (CHECKPOINT, BEST, HELD_OUT, CALIBRATION, TELEMETRY, STATES, PAGE)
+            require_apart((folder / name for name in written), others=(recipe,))
             sink = tensorboard_sink(folder / "tensorboard") if tensorboard and world.leads else None
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", RuntimeWarning)
@@ -97,7 +103,7 @@ def command(
         "telemetry": str(folder / TELEMETRY),
     }
     if report and world.leads:
-        paths["report"] = str(_write_report(folder / TELEMETRY, folder / "training.html"))
+        paths["report"] = str(_write_report(folder / TELEMETRY, folder / PAGE))
 
     def show() -> None:
         metric = "not finite" if record.metric is None else f"{record.metric:.4f}"

@@ -29,6 +29,7 @@ IN_MEMORY_BYTES = 1024  # tensors below this size are parsed with the graph
 SINGLE_FILE_BYTES = 2**31 - 2**20  # protobuf refuses messages of 2 GiB and more
 
 _SOURCE = "mpdeploy.source"
+_DATA_NAME = r"\.[0-9a-f]{12}\.data"  # behind a model's name: a hash of the content
 
 Item = TypeVar("Item")
 
@@ -199,6 +200,13 @@ def serialised(model: ir.Model) -> tuple[bytes, list[StreamedTensor]]:
     return content, tensors
 
 
+def data_files_of(path: Path) -> tuple[Path, ...]:
+    """Return the data files in the folder of ``path`` that are named as those that ``save`` writes for it."""
+    pattern = re.compile(re.escape(path.name) + _DATA_NAME)
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    return tuple(sorted(file for file in beside if pattern.fullmatch(file.name)))
+
+
 def _own_data_file(path: Path) -> Path | None:
     """The data file that an earlier ``save`` to ``path`` wrote, if the model there still points to it."""
     if not path.is_file():
@@ -209,7 +217,7 @@ def _own_data_file(path: Path) -> Path | None:
         return None
     for tensor in _external_tensors(proto):
         location = _external_info(tensor).get("location", "")
-        if re.fullmatch(re.escape(path.name) + r"\.[0-9a-f]{12}\.data", location):
+        if re.fullmatch(re.escape(path.name) + _DATA_NAME, location):
             return path.with_name(location)
     return None
 
