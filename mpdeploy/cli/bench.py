@@ -1,11 +1,12 @@
 """`mpdeploy bench`: models side by side."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from mpdeploy.cli.console import add_row, plain_table, say, warn
+from mpdeploy.cli.console import show as show_table
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import meter, note
 from mpdeploy.cli.torch_options import torch_options
@@ -90,28 +91,24 @@ def command(
             progress=progress,
         )
     for left_out in report.unusable:
-        print(f"mpdeploy: {unusable_text(left_out)}", file=sys.stderr)
+        warn(f"mpdeploy: {unusable_text(left_out)}")
     if folder is not None:
         note(f"report: {write_bench(report, folder)}")
 
     def show() -> None:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table = plain_table()
         table.add_column("contestant", overflow="fold")
         for title in ("batch", "ms", "p95", "p99", "samples/s", "× fp32", "MB", "cold s", "drift"):
             table.add_column(title, justify="right", no_wrap=True)
         for row in report.rows:
             for timing in row.timings:
-                table.add_row(*table_cells(row, timing), style="dim" if row.caveat else None)
-        console = Console(highlight=False)
-        (console if console.is_terminal else Console(width=200, highlight=False)).print(table)
+                add_row(table, table_cells(row, timing), style="dim" if row.caveat else None)
+        show_table(table, width=200)
         for row in report.rows:
             if row.caveat:
-                print(f"no result: {row.name}: {row.caveat}")
+                say(f"no result: {row.name}: {row.caveat}")
         if report.baseline is None:
-            print("no ratios and no drift: no contestant is an FP32 model on ONNX Runtime")
+            say("no ratios and no drift: no contestant is an FP32 model on ONNX Runtime")
 
     return Outcome(report, show, report.unusable[0].exit_code if report.unusable else 0)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from mpdeploy.bundle.manifest import BundledModel, Manifest, TrainingFacts
+from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.numerics.formats import Format
 
@@ -128,14 +129,14 @@ def verify_command(bundle: Path, key: Path | None) -> Outcome:
 
 def _show(manifest: Manifest, folder: Path) -> None:
     size = sum(file.bytes for file in manifest.files)
-    print(f"{folder}: {manifest.name} {manifest.version}, {len(manifest.files)} files, {size / 1e6:.1f} MB")
+    say(f"{folder}: {manifest.name} {manifest.version}, {len(manifest.files)} files, {size / 1e6:.1f} MB")
     for model in manifest.models:
-        print(f"  {model.path}  {model.format}  {_verdict(model)}")
+        say(f"  {model.path}  {model.format}  {_verdict(model)}")
     for engine in manifest.engines:
-        print(f"  {engine.path}  {engine.backend} {engine.backend_version}, from {engine.model or 'an unknown model'}")
+        say(f"  {engine.path}  {engine.backend} {engine.backend_version}, from {engine.model or 'an unknown model'}")
     for note in manifest.notes:
-        print(f"  note: {note}")
-    print("  may be promoted" if manifest.passed else f"  may NOT be promoted: {'; '.join(manifest.reasons)}")
+        say(f"  note: {note}")
+    say("  may be promoted" if manifest.passed else f"  may NOT be promoted: {'; '.join(manifest.reasons)}")
 
 
 def _verdict(model: BundledModel) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from mpdeploy.cli.console import say
+from mpdeploy.cli.console import show as show_table
 from mpdeploy.cli.outcome import OUTPUT_OPTIONS, Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
@@ -122,20 +124,17 @@ def watched(feeds: "Feeds", what: str) -> "Feeds":
 
 def show(result: "ExportResult") -> None:
     """Print the table of formats, and the line that a person acts on."""
-    from rich.console import Console
-
     from mpdeploy.cli.tables import formats_table
 
-    console = Console(highlight=False)
-    console.print(formats_table(Path(result.reference), result.models))
+    show_table(formats_table(Path(result.reference), result.models))
     for model in result.models:
         if model.engine is not None:
-            console.print(f"engine  {model.engine_path}, {model.engine.engine.bytes / 1e3:,.0f} kB", soft_wrap=True)
+            say(f"engine  {model.engine_path}, {model.engine.engine.bytes / 1e3:,.0f} kB")
     for line in result.notes:
-        console.print(f"note    {line}", soft_wrap=True)
-    console.print(f"report  {result.report_html}", soft_wrap=True)
+        say(f"note    {line}")
+    say(f"report  {result.report_html}")
     failed = [m for m in result.models if not m.drift.verdict.passed]
     if failed:
-        console.print(f"verdict  FAIL: {failed[0].drift.verdict.headline}", soft_wrap=True)
+        say(f"verdict  FAIL: {failed[0].drift.verdict.headline}")
     else:
-        console.print("verdict  pass: " + ", ".join(m.conversion.model for m in result.models), soft_wrap=True)
+        say("verdict  pass: " + ", ".join(m.conversion.model for m in result.models))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mpdeploy import records
+from mpdeploy.cli.console import say
+from mpdeploy.cli.console import show as show_drawn
 from mpdeploy.cli.described import show_checkpoint, show_export, show_manifest
 from mpdeploy.cli.engines import explain_engine
 from mpdeploy.cli.outcome import Outcome, result_options
@@ -62,7 +64,7 @@ def _explain(plan: "PrecisionPlan", pattern: str) -> Outcome:
 
     def show() -> None:
         for decision in found:
-            print(_line(decision))
+            say(*_lines(decision))
 
     return Outcome(list(found), show)
 
@@ -76,15 +78,15 @@ def _diff(first: "PrecisionPlan", second: "PrecisionPlan") -> Outcome:
         for d in found:
             sides = [s.format.value if s else "absent" for s in (d.first, d.second)]
             reason = next((s.reason for s in (d.second, d.first) if s), "")
-            print(f"{d.node}: {sides[0]} -> {sides[1]}   {reason}")
-        print(f"{len(found)} decisions differ")
+            say(f"{d.node}: {sides[0]} -> {sides[1]}   {reason}")
+        say(f"{len(found)} decisions differ")
 
     return Outcome(list(found), show)
 
 
-def _line(decision: "Decision") -> str:
+def _lines(decision: "Decision") -> tuple[str, str]:
     values = f"  ({', '.join(decision.values)})" if decision.values else ""
-    return f"{decision.format.value}  {decision.op} '{decision.node}'{values}\n      {decision.reason}"
+    return f"{decision.format.value}  {decision.op} '{decision.node}'{values}", f"      {decision.reason}"
 
 
 def _model(file: Path) -> Outcome:
@@ -102,12 +104,12 @@ def _model(file: Path) -> Outcome:
 
     def show() -> None:
         versions = f"opset {document['opset']}, IR {model.ir_version}"
-        print(f"{file}: ONNX, {versions}, {facts.nodes} nodes, {facts.bytes:,} bytes")
+        say(f"{file}: ONNX, {versions}, {facts.nodes} nodes, {facts.bytes:,} bytes")
         for name, lines in specs.items():
             for line in lines:
-                print(f"  {name[:-1]:7} {line}")
-        print(f"  values  {_counts(facts.values)}")
-        print(f"  weights {_counts(facts.weights)}")
+                say(f"  {name[:-1]:7} {line}")
+        say(f"  values  {_counts(facts.values)}")
+        say(f"  weights {_counts(facts.weights)}")
         if plan is not None:
             _show_plan(plan)
 
@@ -124,10 +126,10 @@ def _show_plan(plan: "PrecisionPlan") -> None:
 
     data = f", ranges from {plan.data.name} ({plan.data.samples} feeds)" if plan.data else ""
     total = len(plan.decisions)
-    print(f"  plan    {plan.precision.value}, policy {plan.policy}{data}: {plan.low_count} of {total} decisions low")
+    say(f"  plan    {plan.precision.value}, policy {plan.policy}{data}: {plan.low_count} of {total} decisions low")
     for row in reasons(plan):
         if row.format is Format.FP32:
-            print(f"  {row.count:5} x fp32  e.g. {row.example}")
+            say(f"  {row.count:5} x fp32  e.g. {row.example}")
     for loss in plan.weights[:_SHOWN]:
         parts = [
             f"{count} {what}"
@@ -139,9 +141,9 @@ def _show_plan(plan: "PrecisionPlan") -> None:
             if count
         ]
         of = f"of {loss.loss.size:,} elements {', '.join(parts)}"
-        print(f"  weight  {loss.name}: {of}; norm error {loss.loss.norm_error:.1e}")
+        say(f"  weight  {loss.name}: {of}; norm error {loss.loss.norm_error:.1e}")
     if len(plan.weights) > _SHOWN:
-        print(f"  … and {len(plan.weights) - _SHOWN} more stored tensors: --json has them all")
+        say(f"  … and {len(plan.weights) - _SHOWN} more stored tensors: --json has them all")
 
 
 def _checkpoint(file: Path) -> Outcome:
@@ -192,15 +194,13 @@ def _document(file: Path) -> Outcome:
 
 
 def _show_report(report: Any) -> None:
-    from rich.console import Console
-
     from mpdeploy.report.terminal import terminal
 
-    Console(highlight=False).print(terminal(report))
+    show_drawn(terminal(report))
 
 
 def _show_fields(title: str, fields: dict[str, Any]) -> None:
-    print(f"{title}: {fields.get('schema', '')}")
+    say(f"{title}: {fields.get('schema', '')}")
     for name, value in fields.items():
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else str(value)
-        print(f"  {name:18} {text if len(text) <= 160 else text[:157] + '…'}")
+        say(f"  {name:18} {text if len(text) <= 160 else text[:157] + '…'}")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.user import user_name
 
@@ -26,4 +27,4 @@ def command(bundle: Path, store: Path, why: str, who: str, key: Path | None) -> 
     from mpdeploy.bundle.store import Store
 
     entry = Store(store, key).promote(bundle, who=who, why=why)
-    return Outcome(entry, lambda: print(f"{store}: {entry.version} is current, before it {entry.previous or 'none'}"))
+    return Outcome(entry, lambda: say(f"{store}: {entry.version} is current, before it {entry.previous or 'none'}"))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.user import user_name
 
@@ -20,4 +21,4 @@ def command(store: Path, why: str, to: str, who: str, key: Path | None) -> Outco
     from mpdeploy.bundle.store import Store
 
     entry = Store(store, key).rollback(who=who, why=why, to=to)
-    return Outcome(entry, lambda: print(f"{store}: back to {entry.version} from {entry.previous}"))
+    return Outcome(entry, lambda: say(f"{store}: back to {entry.version} from {entry.previous}"))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
@@ -39,7 +40,7 @@ def command(model: Path, data: str, runtime: str, output: Path | None, threads: 
 
     def show() -> None:
         ran = report.execution
-        print(f"{model}: {report.feeds} feeds in {ran.runtime} {ran.version} on {ran.provider}, {ran.precision}")
+        say(f"{model}: {report.feeds} feeds in {ran.runtime} {ran.version} on {ran.provider}, {ran.precision}")
         for facts in report.outputs:
             shape = ",".join(map(str, facts.shape))
             line = f"  {facts.name} {facts.dtype}[{shape}]"
@@ -47,11 +48,11 @@ def command(model: Path, data: str, runtime: str, output: Path | None, threads: 
                 line += f"  from {facts.low:.6g} to {facts.high:.6g}, mean {facts.mean:.6g}"
             if facts.nan or facts.inf:
                 line += f"  {facts.nan} NaN, {facts.inf} infinite"
-            print(line)
+            say(line)
         for text in (ran.note, *report.notes):
             if text:
                 note(f"note: {text}")
         if report.written:
-            print(f"  outputs: {report.written}")
+            say(f"  outputs: {report.written}")
 
     return Outcome(report, show)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note
 
@@ -117,17 +118,17 @@ def _report(result: "SearchResult", source: Path, feeds: "Feeds", scoring: "Scor
 
 def _show(result: "SearchResult") -> None:
     made, first, last = result.conversion, result.steps[0], result.found
-    print(f"{made.model}: {made.precision.value}, {made.model_bytes / max(made.source_bytes, 1):.2f} of the FP32 file")
-    print(f"  by rules   {_facts(first)}")
-    print(f"  searched   {_facts(last)}, {made.casts} casts")
+    say(f"{made.model}: {made.precision.value}, {made.model_bytes / max(made.source_bytes, 1):.2f} of the FP32 file")
+    say(f"  by rules   {_facts(first)}")
+    say(f"  searched   {_facts(last)}, {made.casts} casts")
     for nodes, what in ((result.kept, "kept in FP32"), (result.freed, "lowered against a rule")):
         if nodes:
             more = f", … ({len(nodes)} in all)" if len(nodes) > _SHOWN else ""
-            print(f"  {what}: {', '.join(nodes[:_SHOWN])}{more}")
+            say(f"  {what}: {', '.join(nodes[:_SHOWN])}{more}")
     if not result.complete:
-        print(f"  the trials ran out: more could perhaps be lowered with --trials above {len(result.steps)}")
-    print(f"  {len(result.steps)} plans tried in {result.seconds:.1f} s; plan: {made.plan}")
-    print(f"PASSED  {result.verdict.headline} ({result.samples} samples of {result.data}, {result.run.precision})")
+        say(f"  the trials ran out: more could perhaps be lowered with --trials above {len(result.steps)}")
+    say(f"  {len(result.steps)} plans tried in {result.seconds:.1f} s; plan: {made.plan}")
+    say(f"PASSED  {result.verdict.headline} ({result.samples} samples of {result.data}, {result.run.precision})")
 
 
 def _facts(step: "Step") -> str:

@@ -1,7 +1,5 @@
 """`mpdeploy train`: train a recipe with mixed precision and save a checkpoint."""
 
-import contextlib
-import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -9,12 +7,14 @@ from pathlib import Path
 import click
 
 from mpdeploy.amp.levels import Level, level_words
-from mpdeploy.cli.outcome import Outcome, drop_output, result_options
+from mpdeploy.cli.console import say
+from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note
 from mpdeploy.cli.training import train_to_the_end
 from mpdeploy.errors import UsageError
 
 PAGE = "training.html"
+_GOES_ON = "the same command with --resume goes on from there"
 
 
 @click.command("train")
@@ -72,27 +72,26 @@ def command(
 
     world = join()
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what a recipe prints is no result
-            loaded = load_recipe(recipe)
-            chosen = Level.named(precision) if precision else loaded.recipe.level
-            epochs = epochs or loaded.recipe.epochs
-            settings = Settings(chosen, epochs, seed, save_every, keep, look_every, Sharding(sharding))
-            config, folder = settings.config, output or Path("runs") / loaded.name
-            written = (CHECKPOINT, BEST, HELD_OUT, CALIBRATION, TELEMETRY, STATES, PAGE)
-            require_apart((folder / name for name in written), others=(recipe,))
-            sink = tensorboard_sink(folder / "tensorboard") if tensorboard and world.leads else None
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", RuntimeWarning)
-                training = Training(loaded, folder, settings, resume=resume, world=world, sink=sink)
-            if world.leads:
-                for warning in caught:
-                    note(f"warning: {warning.message}")
-                if training.set_aside is not None:
-                    note(f"an interrupted training was here: its states are in {training.set_aside} until the next one")
-                note(f"training {loaded.name} in {config.name}, {training.steps_left} of {training.total_steps} steps")
-                note(f"{config.name}: {config}")
-            train_to_the_end(training, f"{loaded.name} {config.name}", world)
-            record = training.finish()
+        loaded = load_recipe(recipe)
+        chosen = Level.named(precision) if precision else loaded.recipe.level
+        epochs = epochs or loaded.recipe.epochs
+        settings = Settings(chosen, epochs, seed, save_every, keep, look_every, Sharding(sharding))
+        config, folder = settings.config, output or Path("runs") / loaded.name
+        written = (CHECKPOINT, BEST, HELD_OUT, CALIBRATION, TELEMETRY, STATES, PAGE)
+        require_apart((folder / name for name in written), others=(recipe,))
+        sink = tensorboard_sink(folder / "tensorboard") if tensorboard and world.leads else None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", RuntimeWarning)
+            training = Training(loaded, folder, settings, resume=resume, world=world, sink=sink)
+        if world.leads:
+            for warning in caught:
+                note(f"warning: {warning.message}")
+            if training.set_aside is not None:
+                note(f"an interrupted training was here: its states are in {training.set_aside} until the next one")
+            note(f"training {loaded.name} in {config.name}, {training.steps_left} of {training.total_steps} steps")
+            note(f"{config.name}: {config}")
+        train_to_the_end(training, f"{loaded.name} {config.name}", world, _GOES_ON)
+        record = training.finish()
     finally:
         world.leave()
     paths = {
@@ -107,19 +106,18 @@ def command(
 
     def show() -> None:
         metric = "not finite" if record.metric is None else f"{record.metric:.4f}"
-        print(
+        say(
             f"{paths['checkpoint']}: {record.metric_name} {metric} on held-out examples, {config.name}, "
             f"{record.steps_applied} steps applied, {record.steps_skipped} skipped"
         )
         if "report" in paths:
-            print(f"report: {paths['report']}")
+            say(f"report: {paths['report']}")
         # What lies in models/ is found by export itself; any other recipe must be pointed at.
         at_home = recipe.resolve() == (MODELS / recipe.name).resolve()
-        print(f"next: mpdeploy export {paths['checkpoint']}" + ("" if at_home else f" --recipe {recipe}"))
+        say(f"next: mpdeploy export {paths['checkpoint']}" + ("" if at_home else f" --recipe {recipe}"))
 
-    if not world.leads:
-        drop_output()  # the leading process speaks for all
-    return Outcome({**paths, "configuration": str(config), "record": asdict(record)}, show)
+    document = {**paths, "configuration": str(config), "record": asdict(record)}
+    return Outcome(document, show, speaks=world.leads)
 
 
 def _write_report(telemetry: Path, page: Path) -> Path:

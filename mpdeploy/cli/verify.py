@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mpdeploy.cli.console import show as show_drawn
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
@@ -144,11 +145,9 @@ def command(
     _write(report, folder, junit, markdown)
 
     def show() -> None:
-        from rich.console import Console
-
         from mpdeploy.report.terminal import terminal
 
-        Console(highlight=False).print(terminal(report))
+        show_drawn(terminal(report))
 
     return Outcome(drift, show, exit_code=0 if drift.verdict.passed else 1)
 

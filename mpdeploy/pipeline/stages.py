@@ -101,9 +101,11 @@ class Workshop:
             _sweep(work)
             try:
                 make(work, final)
-            except BaseException:
-                if not goes_on:  # what goes on is kept for that
+            except BaseException as error:
+                if not goes_on:
                     shutil.rmtree(work, ignore_errors=True)
+                elif isinstance(error, KeyboardInterrupt):
+                    error.args = (f"what was done is kept in {work}, and the same command goes on from there",)
                 raise
             record = StageRecord(name, dict(inputs), _hashes(work), round(time.monotonic() - started, 3))
             records.save(record, work / RECORD)
