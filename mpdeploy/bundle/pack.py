@@ -105,7 +105,7 @@ def pack(source: Path, output: Path, packing: Packing) -> Manifest:
     if output.resolve() == source.resolve() or output.resolve() in source.resolve().parents:
         raise UsageError("the bundle would replace the folder it is made from", where=str(output))
     after = None if packing.serving is None else packing.serving.after
-    require_apart((output,), others=(packing.sample, packing.key, after, *packing.licences))
+    require_apart((), folders=(output,), others=(packing.sample, packing.key, after, *packing.licences))
     if output.is_dir() and any(output.iterdir()) and not is_bundle(output):
         raise UsageError("the folder would be replaced, and is no bundle", where=str(output), remedy="name a new one")
     contents = gather(source)

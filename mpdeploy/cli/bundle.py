@@ -109,8 +109,9 @@ def pack_command(
         serving=serving if triton or triton_after else None,
         key=key,
     )
-    target = output or folder.with_name(f"{folder.resolve().name}-bundle")
-    require_apart((target,), others=(checkpoint,))
+    home = folder.resolve()
+    target = output or (home if folder.name in ("", "..") else folder).parent / f"{home.name}-bundle"
+    require_apart((), folders=(target,), others=(checkpoint,))
     manifest = pack(folder, target, packing)
     return Outcome(manifest, lambda: _show(manifest, target))
 

@@ -77,8 +77,8 @@ def command(
         epochs = epochs or loaded.recipe.epochs
         settings = Settings(chosen, epochs, seed, save_every, keep, look_every, Sharding(sharding))
         config, folder = settings.config, output or Path("runs") / loaded.name
-        written = (CHECKPOINT, BEST, HELD_OUT, CALIBRATION, TELEMETRY, STATES, PAGE)
-        require_apart((folder / name for name in written), others=(recipe,))
+        written, whole = (CHECKPOINT, BEST, TELEMETRY, PAGE), (HELD_OUT, CALIBRATION, STATES)
+        require_apart((folder / n for n in written), folders=(folder / n for n in whole), others=(recipe,))
         sink = tensorboard_sink(folder / "tensorboard") if tensorboard and world.leads else None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", RuntimeWarning)

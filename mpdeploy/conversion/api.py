@@ -135,13 +135,13 @@ def low_format(precision: str) -> Format:
 
 def require_onnx_name(output: Path) -> None:
     """Raise ``UsageError`` if a model is to be written under a name that says it is something else."""
-    if output.suffix.lower() != ".onnx":
+    if output.suffix.lower() != ".onnx" and not output.is_dir():  # a folder has a fault of its own
         raise UsageError("the output is an ONNX model", where=str(output), remedy="give it a name that ends in .onnx")
 
 
 def plan_path_of(model: Path) -> Path:
     """Return where the plan of a converted model lies: ``net.onnx`` has ``net.plan.json``."""
-    return model.with_name(f"{model.stem}.plan.json")
+    return model.parent / f"{model.stem}.plan.json"
 
 
 def _read_plan(path: Path, low: Format) -> PrecisionPlan:

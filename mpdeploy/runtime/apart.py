@@ -14,23 +14,33 @@ from mpdeploy.runtime.plugins import is_plugin
 _ELSEWHERE = "name another output"
 
 
-def require_apart(outputs: Iterable[Path], *, models: Iterable[object] = (), others: Iterable[object] = ()) -> None:
+def require_apart(
+    outputs: Iterable[Path],
+    *,
+    folders: Iterable[Path] = (),
+    models: Iterable[object] = (),
+    others: Iterable[object] = (),
+) -> None:
     """Raise ``UsageError`` that names the file if an output would replace one that is read.
 
     Args:
-        outputs: What will be written: files, and folders all of whose content will be replaced.
+        outputs: The files that will be written.
+        folders: Folders that will be written, and all of their content replaced.
         models: The models that are read, each with the files of its weights; a folder stands for what lies in it.
         others: What else is read, as its flag or argument gives it: a path, a word such as ``module.py:callable``,
             ``Feeds``.  None and arrays name no file.
 
     Links count as what they lead to, and hard links and names that the file system takes for the same as the same file.
     """
-    written = tuple(outputs)
+    whole = tuple(folders)
+    written = (*outputs, *whole)
     for output in written:
         _require_possible(output)
     read = tuple(dict.fromkeys((*_named(models, _with_weights), *_named(others, lambda path: (path,)))))
     for output in written:
-        lost = next((path for path in read if _would_replace(output, path)), None)
+        lost = next(
+            (path for path in read if _is_same(output, path) or (output in whole and _is_in(path, output))), None
+        )
         if lost is not None:
             raise UsageError(f"the output would replace {lost}, which is read", where=str(output), remedy=_ELSEWHERE)
     for one, other in combinations(written, 2):
@@ -56,13 +66,15 @@ def _require_possible(output: Path) -> None:
             raise
 
 
-def _would_replace(output: Path, path: Path) -> bool:
+def _is_same(output: Path, path: Path) -> bool:
     try:
-        if output.samefile(path):
-            return True
-        return output.is_dir() and path.resolve().is_relative_to(output.resolve())
+        return output.samefile(path)
     except OSError:  # one of them is not there
         return False
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    return folder.is_dir() and path.resolve().is_relative_to(folder.resolve())
 
 
 def _named(things: Iterable[object], files_at: Callable[[Path], Iterable[Path]]) -> Iterator[Path]:

@@ -55,7 +55,8 @@ def run_over(runner: Runner, model: str, feeds: Feeds, output: Path | None) -> R
     for outputs that would take the place of the model, the data, or a folder with other things in it.
     """
     if output is not None:
-        require_apart((output,), models=(model,), others=(feeds,))
+        files, folders = ((output,), ()) if output.suffix == ".npz" else ((), (output,))
+        require_apart(files, folders=folders, models=(model,), others=(feeds,))
     tallies: dict[str, _Tally] = {}
     notes: dict[str, None] = {}
     count = 0
