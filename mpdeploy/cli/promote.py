@@ -17,7 +17,11 @@ from mpdeploy.cli.user import user_name
 @click.option("--store", required=True, type=click.Path(path_type=Path), help="The folder that holds the releases.")
 @click.option("--why", required=True, help="The reason, for the history.")
 @click.option("--who", default=user_name, show_default="the user", help="Who decides.")
-@click.option("--key", type=click.Path(path_type=Path), help="Bundles must be signed by this ed25519 public key (PEM).")
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    help="Bundles must be signed by this ed25519 public key (PEM); the store remembers it.",
+)
 @result_options
 def command(bundle: Path, store: Path, why: str, who: str, key: Path | None) -> Outcome:
     """Take BUNDLE into the store and make its version the current one.
