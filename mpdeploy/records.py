@@ -35,6 +35,7 @@ def from_json(kind: type[Record], content: bytes, where: str) -> Record:
     missing or of a wrong type, or the ``schema`` is another one or not there.
     """
     try:
+        content = content.removeprefix(b"\xef\xbb\xbf")  # editors on Windows put it there
         _check_schema(kind, content, where)
         record = msgspec.json.decode(content, type=kind, strict=True)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -15,7 +15,9 @@ import click
 
 from mpdeploy import __version__
 from mpdeploy.cli.console import drop_output, prepare_streams, warn
+from mpdeploy.cli.examples import with_examples
 from mpdeploy.cli.outcome import INTERRUPTED, TERMINATED, TerminatedError, print_error
+from mpdeploy.cli.words import Group
 from mpdeploy.errors import InternalError, MpdeployError, UsageError
 
 # name -> what `--help` says of it; `mpdeploy.cli.<name>` holds the command as `command`.
@@ -37,7 +39,7 @@ COMMANDS = {
 }
 
 
-class _Commands(click.Group):
+class _Commands(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -45,7 +47,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"mpdeploy.cli.{cmd_name}").command
-        return command
+        return with_examples(command, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -58,7 +60,7 @@ def cli() -> None:
     """Train with mixed precision, convert to FP16/BF16 ONNX, build TensorRT engines, prove the drift.
 
     Exit codes: 0 done; 1 verification failed; 2 usage or bad input; 3 the model cannot be processed; 4 a
-    dependency or the hardware is missing; 5 the engine build failed; 70 a fault of mpdeploy.
+    dependency or the hardware is missing; 5 the engine build failed; 70 a fault of mpdeploy; 130 and 143 interrupted.
     """
 
 

@@ -10,6 +10,7 @@ from mpdeploy.cli.console import show as show_table
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import meter, note
 from mpdeploy.cli.torch_options import torch_options
+from mpdeploy.cli.words import Word
 from mpdeploy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def _seconds(context: click.Context, option: click.Parameter, value: float) -> f
     "--runtime",
     "runtimes",
     multiple=True,
-    type=click.Choice(_RUNTIMES),
+    type=Word(_RUNTIMES),
     help="Every model on each of these that takes it  [default: the usual one for its format].",
 )
 @click.option("--data", metavar="D", help="Rows from FILE.npz, a folder, or module.py:callable  [default: made up].")

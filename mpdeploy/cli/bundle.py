@@ -6,20 +6,25 @@ import click
 
 from mpdeploy.bundle.manifest import BundledModel, Manifest, TrainingFacts
 from mpdeploy.cli.console import say
+from mpdeploy.cli.examples import with_examples
 from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.cli.words import Group, nearest
 from mpdeploy.numerics.formats import Format
 
 
-class _PackByDefault(click.Group):
+class _PackByDefault(Group):
     """`mpdeploy bundle DIR` packs; `mpdeploy bundle verify DIR` verifies."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+        first = args[0] if args else ""
+        if first and first not in self.commands and first not in ctx.help_option_names:
+            if nearest(first, self.commands) and not Path(first).exists():
+                return super().parse_args(ctx, args)  # a mistyped command, rather than a folder that is not there
             args = ["pack", *args]
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_PackByDefault, no_args_is_help=True)
+@click.group(cls=_PackByDefault)
 def command() -> None:
     """Pack the folder that an export wrote into a release that stands alone, or verify a release.
 
@@ -126,6 +131,10 @@ def verify_command(bundle: Path, key: Path | None) -> Outcome:
 
     manifest = check_bundle(bundle, key)
     return Outcome(manifest, lambda: _show(manifest, bundle))
+
+
+with_examples(pack_command, "pack")
+with_examples(verify_command, "bundle verify")
 
 
 def _show(manifest: Manifest, folder: Path) -> None:

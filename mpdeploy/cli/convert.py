@@ -8,6 +8,7 @@ import click
 from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import track
+from mpdeploy.cli.words import Word
 
 if TYPE_CHECKING:
     from mpdeploy.conversion.record import ConversionResult
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("convert")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where to write the model.")
-@click.option("--precision", required=True, type=click.Choice(["fp16", "bf16"]), help="The low format.")
+@click.option("--precision", required=True, type=Word(["fp16", "bf16"]), help="The low format.")
 @click.option("--data", help="Feeds for measured ranges: FILE.npz, a folder of them, or module.py:callable.")
 @click.option("--ranges", type=click.Path(path_type=Path), help="Ranges from training (ranges.json), without --data.")
 @click.option("--policy", help="autocast, safe (default without data), balanced (default with data), or fast.")

@@ -15,6 +15,7 @@ from mpdeploy.cli.console import show as show_table
 from mpdeploy.cli.outcome import OUTPUT_OPTIONS, Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
+from mpdeploy.cli.words import Word
 
 if TYPE_CHECKING:
     from mpdeploy.pipeline import ExportResult
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
     "--precision",
     "precisions",
     multiple=True,
-    type=click.Choice(["fp16", "bf16"]),
+    type=Word(["fp16", "bf16"]),
     help="Low format; may be given twice  [fp16].",
 )
 @click.option("--data", metavar="D", help="Feeds; by default those that training left beside the checkpoint.")
 @click.option("--budget", metavar="LIMITS", help="As in cosine>=0.999,top1>=0.995  [by format].")
 @click.option(
     "--engine",
-    type=click.Choice(["rtx", "tensorrt", "none"]),
+    type=Word(["rtx", "tensorrt", "none"]),
     default="none",
     show_default=True,
     help="Build an engine.",

@@ -1,5 +1,6 @@
 """`mpdeploy inspect`: what a file of ours is, and why it is so."""
 
+import difflib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from mpdeploy.cli.console import show as show_drawn
 from mpdeploy.cli.described import show_checkpoint, show_export, show_manifest
 from mpdeploy.cli.engines import explain_engine
 from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.documents import parse_json
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
 
@@ -35,7 +37,7 @@ def command(file: Path, node: str | None, other: Path | None) -> Outcome:
     readable_file(file, "file")
     if other is not None or node is not None:
         plan = _plan_of(file)
-        return _diff(plan, _plan_of(other)) if other is not None else _explain(plan, str(node))
+        return _diff(plan, _plan_of(other)) if other is not None else _explain(plan, str(node), str(file))
     if file.suffix == ".onnx":
         return _model(file)
     if file.suffix in (".pt", ".pth"):
@@ -53,13 +55,17 @@ def _plan_of(file: Path) -> "PrecisionPlan":
     return records.load(PrecisionPlan, path)
 
 
-def _explain(plan: "PrecisionPlan", pattern: str) -> Outcome:
+def _explain(plan: "PrecisionPlan", pattern: str, where: str) -> Outcome:
     from mpdeploy.plan.explain import decisions_about
 
     found = decisions_about(plan, pattern)
     if not found:
+        names = [name for decision in plan.decisions for name in (decision.node, *decision.values)]
+        near = difflib.get_close_matches(pattern, names, 3, 0.5)
         raise UsageError(
-            f"the plan has no node or value {pattern!r}", remedy="`mpdeploy inspect` lists them with --json"
+            f"there is no node or value {pattern!r}",
+            where=where,
+            remedy=f"did you mean {', '.join(near)}?" if near else "'mpdeploy inspect FILE --json' lists them all",
         )
 
     def show() -> None:
@@ -174,7 +180,7 @@ def _document(file: Path) -> Outcome:
         "mpdeploy.export-manifest/1": ExportManifest,
     }
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
         kind = kinds[content["schema"]]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(

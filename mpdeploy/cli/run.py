@@ -9,6 +9,7 @@ from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
+from mpdeploy.cli.words import Word
 
 if TYPE_CHECKING:
     from mpdeploy.source.given import Given
@@ -22,7 +23,7 @@ _RUNTIMES = ("auto", "emulator", "onnxruntime", "openvino", "tensorrt", "torch")
 )
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--data", required=True, metavar="D", help="FILE.npz, a folder of them, or module.py:callable.")
-@click.option("--runtime", type=click.Choice(_RUNTIMES), default="auto", show_default=True, help="What runs it.")
+@click.option("--runtime", type=Word(_RUNTIMES), default="auto", show_default=True, help="What runs it.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="FILE.npz for one feed, else a folder.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads [default: one per core].")
 @torch_options

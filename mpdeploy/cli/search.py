@@ -10,6 +10,7 @@ import click
 from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note
+from mpdeploy.cli.words import Word
 
 if TYPE_CHECKING:
     from mpdeploy.runtime.feeds import Feeds
@@ -25,7 +26,7 @@ _SHOWN = 8  # nodes that are named on the terminal; the plan has all
 )
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where to write the model.")
-@click.option("--precision", required=True, type=click.Choice(["fp16", "bf16"]), help="The low format.")
+@click.option("--precision", required=True, type=Word(["fp16", "bf16"]), help="The low format.")
 @click.option("--data", required=True, metavar="D", help="Feeds: FILE.npz, a folder of them, or module.py:callable.")
 @click.option("--budget", metavar="LIMITS", help="As for verify [default: by the format, as in verify].")
 @click.option("--policy", help="The rules to start from: balanced (default), autocast, safe or fast.")

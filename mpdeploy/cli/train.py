@@ -11,6 +11,7 @@ from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note
 from mpdeploy.cli.training import train_to_the_end
+from mpdeploy.cli.words import Word
 from mpdeploy.errors import UsageError
 
 PAGE = "training.html"
@@ -19,7 +20,7 @@ _GOES_ON = "the same command with --resume goes on from there"
 
 @click.command("train")
 @click.argument("recipe", type=click.Path(path_type=Path))
-@click.option("--precision", type=click.Choice(level_words()), help="Precision level; the recipe's own by default.")
+@click.option("--precision", type=Word(level_words()), help="Precision level; the recipe's own by default.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted training in the folder stopped.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write to  [runs/RECIPE].")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Decides all randomness.")
@@ -36,7 +37,7 @@ _GOES_ON = "the same command with --resume goes on from there"
 @click.option("--report", is_flag=True, help="Write training.html, a picture of the telemetry.")
 @click.option("--tensorboard", is_flag=True, help="Write TensorBoard events, too, into tensorboard/.")
 @click.option(
-    "--sharding", type=click.Choice(["ddp", "fsdp"]), default="ddp", show_default=True,
+    "--sharding", type=Word(["ddp", "fsdp"]), default="ddp", show_default=True,
     help="How the processes of torchrun share the model.",
 )  # fmt: skip
 @result_options

@@ -11,6 +11,7 @@ from mpdeploy.cli.console import show as show_drawn
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
+from mpdeploy.cli.words import Word
 from mpdeploy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,12 +61,10 @@ _FILE = click.Path(path_type=Path)
     help="detection:OUTPUT, detection:boxes=B,scores=S,classes=C, or masks:OUTPUT[@THRESHOLD].",
 )
 @click.option("--metric", "metrics", multiple=True, metavar="M", help="Your own: module.py:callable.")
-@click.option(
-    "--runtime", type=click.Choice(_RUNTIMES), default="auto", show_default=True, help="What runs the candidate."
-)
+@click.option("--runtime", type=Word(_RUNTIMES), default="auto", show_default=True, help="What runs the candidate.")
 @click.option(
     "--emulate",
-    type=click.Choice(_ARITHMETIC),
+    type=Word(_ARITHMETIC),
     help="What if: round running totals of the candidate's low sums after every 128 (chunked) or 16 (half) terms, or "
     "operands of its FP32 matrix products to TF32 or FP8.",
 )

@@ -1,12 +1,12 @@
 """Engine and sidecar appear together: two names cannot change in one step, so they change back to back."""
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from mpdeploy import records
+from mpdeploy.documents import parse_json
 from mpdeploy.engine.record import EngineRecord, sidecar_of
 from mpdeploy.errors import UsageError
 from mpdeploy.files import disk_faults, scratch_path
@@ -31,7 +31,7 @@ def require_free(target: Path) -> None:
 def _is_sidecar(path: Path) -> bool:
     """Whether the file is an engine's sidecar, of whatever version, or so damaged that it is no document at all."""
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except ValueError:
         return True
     return isinstance(document, dict) and str(document.get("schema")).startswith(_SCHEMA)

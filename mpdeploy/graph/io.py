@@ -29,6 +29,7 @@ IN_MEMORY_BYTES = 1024  # tensors below this size are parsed with the graph
 SINGLE_FILE_BYTES = 2**31 - 2**20  # protobuf refuses messages of 2 GiB and more
 
 _SOURCE = "mpdeploy.source"
+_TORCH = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pt2", ".ts")
 _DATA_NAME = r"\.[0-9a-f]{12}\.data"  # behind a model's name: a hash of the content
 
 Item = TypeVar("Item")
@@ -92,13 +93,22 @@ def read_skeleton(path: Path) -> onnx.ModelProto:
             proto.ParseFromString(wire.strip(buffer, path.name, IN_MEMORY_BYTES))
     except (wire.WireError, DecodeError) as error:
         raise UsageError(
-            f"not an ONNX model, or a truncated one ({error})",
-            where=str(path),
-            remedy="export or download it again",
+            f"not an ONNX model, or a truncated one ({error})", where=str(path), remedy=_remedy_for(path)
         ) from error
     if not proto.ir_version or not proto.HasField("graph"):
         raise UsageError("not an ONNX model", where=str(path), remedy="give a file written by an ONNX exporter")
     return proto
+
+
+def _remedy_for(path: Path) -> str:
+    """What to do with a file that is no ONNX model, by what it looks like."""
+    with path.open("rb") as stream:
+        first = stream.read(2)
+    if path.suffix == ".npz":
+        return "this looks like data: give it with --data"
+    if first == b"PK" or first[:1] == b"\x80" or path.suffix.lower() in _TORCH:
+        return f"this looks like a torch model: 'mpdeploy export {path}' makes ONNX of it"
+    return "export or download it again"
 
 
 def save(model: ir.Model, path: Path) -> None:

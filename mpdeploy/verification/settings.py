@@ -1,12 +1,11 @@
 """``mpdeploy.toml``: what a project always asks of its candidates."""
 
-import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mpdeploy.documents import read_toml
 from mpdeploy.errors import UsageError
-from mpdeploy.files import readable_file
 from mpdeploy.numerics.budget import Budget, parse_budget
 from mpdeploy.numerics.formats import Format
 
@@ -77,10 +76,7 @@ def find_settings(folder: Path) -> Settings:
 
 def load_settings(path: Path) -> Settings:
     """Return the settings in a file; ``UsageError`` if it is no TOML, or asks for something unknown."""
-    try:
-        document = tomllib.loads(readable_file(path, "settings file").read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not a TOML file: {error}", where=str(path)) from None
+    document, _ = read_toml(path, "settings file")
     table = document.get("verify", {})
     if not isinstance(table, dict):
         raise UsageError("'verify' is no table", where=str(path), remedy="write [verify]")
