@@ -12,6 +12,12 @@
 An error says *what* is wrong, *where*, and the *remedy*: what to do about it.  ``str(error)`` is one line.
 """
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from mpdeploy.texts import one_line
+
 
 class MpdeployError(Exception):
     """Base of all faults.  ``str()`` gives one line: what, where in brackets, then the remedy."""
@@ -27,9 +33,19 @@ class MpdeployError(Exception):
         return f"{line}; {self.remedy}" if self.remedy else line
 
 
+@contextlib.contextmanager
+def named_in(scratch: Path, home: Path) -> Iterator[None]:
+    """Let errors about files in a scratch folder name them where they will be: in ``home``."""
+    try:
+        yield
+    except MpdeployError as error:
+        for part in ("what", "where", "remedy"):
+            setattr(error, part, getattr(error, part).replace(str(scratch), str(home)))
+        raise
+
+
 def _line(text: str) -> str:
-    """One line, and nothing in it that would steer a terminal: names in it come from files."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    return one_line(" ".join(text.split()))  # names in it come from files
 
 
 class VerificationFailed(MpdeployError):  # noqa: N818 - a verdict, not a malfunction

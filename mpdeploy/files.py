@@ -4,12 +4,12 @@ import contextlib
 import errno
 import hashlib
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from mpdeploy.errors import UsageError
+from mpdeploy.exchange import Owns, install, workplace
+from mpdeploy.scratch import scratch_folder
 
 _CHUNK = 1 << 20
 
@@ -43,21 +43,17 @@ def sha256_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def scratch_path(target: Path) -> Iterator[Path]:
-    """Yield a path beside ``target`` to write to; what is still there at the end is removed.
+    """Yield a path in a hidden folder beside ``target`` to write to; what is still there at the end is removed.
 
-    Parent folders are made.  A full disk, a read-only or impossible folder becomes a ``UsageError`` that names
-    ``target``.
+    Parent folders are made, and what killed processes left beside ``target`` is removed.  A full disk, a read-only or
+    impossible folder becomes a ``UsageError`` that names ``target``.
     """
     with disk_faults(target):
         if target.is_dir():
             raise UsageError("the output is an existing folder", where=str(target), remedy="name a file in it")
         _refuse_device(target)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = _hidden(target, "part")
-        try:
-            yield scratch
-        finally:
-            scratch.unlink(missing_ok=True)
+        with scratch_folder(target.parent) as folder:
+            yield folder / "new"
 
 
 def _refuse_device(target: Path) -> None:
@@ -84,31 +80,31 @@ def atomic_path(target: Path) -> Iterator[Path]:
         publish(scratch, target)
 
 
-@contextlib.contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty scratch folder beside ``target``; on success it becomes ``target``.
+def _everything(name: str) -> bool:
+    return True
 
-    An existing ``target`` is replaced as a whole, and survives every failure.
+
+@contextlib.contextmanager
+def atomic_folder(target: Path, owns: Owns = _everything) -> Iterator[Path]:
+    """Yield an empty scratch folder; on success it becomes ``target``, and an existing one survives every failure.
+
+    ``owns`` tells which names in an existing ``target`` belong to the output: these are replaced, all of them in one
+    step (see ``mpdeploy.exchange``), and any others stay.
     """
     with disk_faults(target):
         _refuse_device(target)
         if target.is_file():
-            raise UsageError("the output folder is an existing file", where=str(target), remedy="name another folder")
-        target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = _hidden(target, "part")
-    try:
-        with disk_faults(target):
-            scratch.mkdir()
-            yield scratch
-            if target.exists():
-                old = _hidden(target, "old")
-                target.replace(old)
-                scratch.replace(target)
-                shutil.rmtree(old)
-            else:
-                scratch.replace(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            raise UsageError(
+                "cannot write the output: an existing file is no folder",
+                where=str(target),
+                remedy="name another folder",
+            )
+        home = target.resolve()  # where a link leads, not the link
+        with scratch_folder(workplace(home, owns)) as scratch:
+            new = scratch / "new"
+            new.mkdir()
+            yield new
+            install(new, home, owns)
 
 
 def write_bytes(target: Path, content: bytes) -> None:
@@ -120,11 +116,6 @@ def write_bytes(target: Path, content: bytes) -> None:
 def write_text(target: Path, content: str) -> None:
     """Write ``content`` to ``target`` as UTF-8, atomically (see ``atomic_path``)."""
     write_bytes(target, content.encode("utf-8"))
-
-
-def _hidden(target: Path, suffix: str) -> Path:
-    # Without the target's own name, which may be as long as the file system allows.
-    return target.with_name(f".mpdeploy-{secrets.token_hex(8)}.{suffix}")
 
 
 @contextlib.contextmanager

@@ -6,9 +6,9 @@ JSON has no NaN and no infinity: a metric that is not finite is written as ``nul
 ``float | None``.
 """
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -35,6 +35,7 @@ def from_json(kind: type[Record], content: bytes, where: str) -> Record:
     missing or of a wrong type, or the ``schema`` is another one or not there.
     """
     try:
+        content = content.removeprefix(b"\xef\xbb\xbf")  # editors on Windows put it there
         _check_schema(kind, content, where)
         record = msgspec.json.decode(content, type=kind, strict=True)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -73,6 +74,24 @@ def _demand(found: object, wanted: str, where: str) -> None:
 
 def _schema_of(kind: type) -> str:
     return next((str(field.default) for field in fields(kind) if field.name == "schema"), "")
+
+
+def relocated(record: Record, old: Path, new: Path) -> Record:
+    """Return the record with every text in it that names a place in ``old`` naming it in ``new``."""
+    moved: Any = _relocated(record, str(old), str(new))
+    return cast(Record, moved)
+
+
+def _relocated(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(old, new)
+    if isinstance(value, tuple):
+        return tuple(_relocated(inner, old, new) for inner in value)
+    if isinstance(value, dict):
+        return {key: _relocated(inner, old, new) for key, inner in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _relocated(getattr(value, f.name), old, new) for f in fields(value) if f.init})
+    return value
 
 
 def save(record: object, path: Path) -> None:

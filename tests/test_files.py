@@ -22,7 +22,7 @@ def test_a_file_appears_whole(tmp_path):
     with files.atomic_path(target) as scratch:
         scratch.write_text("new")
         assert not target.exists()
-        assert scratch.parent == target.parent  # the same file system, so that the last step is one rename
+        assert scratch.is_relative_to(target.parent)  # the same file system, so that the last step is one rename
     assert target.read_text() == "new"
     assert list(target.parent.iterdir()) == [target]
 
@@ -131,11 +131,14 @@ def test_a_full_disk_is_a_usage_error_and_leaves_nothing(tmp_path):
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
 
 
-def test_dev_full_says_no_space(tmp_path, monkeypatch):
-    monkeypatch.setattr(files.secrets, "token_hex", lambda n: "0")
-    (tmp_path / ".mpdeploy-0.part").symlink_to("/dev/full")
+def test_dev_full_says_no_space(tmp_path):
+    def fill():
+        with files.atomic_path(tmp_path / "out") as scratch:
+            scratch.symlink_to("/dev/full")
+            scratch.write_bytes(bytes(100))
+
     with pytest.raises(UsageError, match="No space left on device") as caught:
-        files.write_bytes(tmp_path / "out", bytes(100))
+        fill()
     assert "free some space" in caught.value.remedy
     assert list(tmp_path.iterdir()) == []
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "mpdeploy"
 
-GROUND = {"errors", "files", "records"}
+GROUND = {"documents", "errors", "exchange", "files", "records", "scratch", "texts"}
 GRAPH_SIDE = [
     "numerics",
     "graph",

@@ -1,11 +1,11 @@
 """What a folder holds that belongs into a release: recognised by content, not by name."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpdeploy import records
 from mpdeploy.bundle.manifest import DriftVerdict
+from mpdeploy.documents import parse_json
 from mpdeploy.engine.loading import read_engine
 from mpdeploy.engine.record import ENGINE_SUFFIXES, EngineRecord, sidecar_of
 from mpdeploy.errors import UsageError
@@ -66,7 +66,8 @@ def gather(folder: Path) -> Contents:
     for path in sorted(folder.glob("*.onnx")):
         found.models.append(_model(path))
     for path in sorted(folder.glob("*.json")):
-        _sort_in(path, found)
+        if path.is_file():  # and no pipe, and no link to a device
+            _sort_in(path, found)
     known = {engine.path for engine in found.engines}
     for path in sorted(folder.iterdir()):
         if path.suffix in ENGINE_SUFFIXES and path not in known:
@@ -115,7 +116,7 @@ def _add_report(path: Path, drifts: tuple[DriftReport, ...], found: Contents) ->
 
 def _schema_of(path: Path) -> str:
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except ValueError:
         return ""
     schema = document.get("schema", "") if isinstance(document, dict) else ""

@@ -1,7 +1,6 @@
 """Pack a release: copy what belongs in it, lay out what serves it, and write the manifest last."""
 
 import hashlib
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from mpdeploy.bundle.triton import Serving, lay_out
 from mpdeploy.engine.record import sidecar_of
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_folder, readable_file, sha256_of
+from mpdeploy.runtime.apart import require_apart
 from mpdeploy.runtime.feeds import Feeds, save_npz
 
 _VERSION_DIGITS = 12
@@ -104,6 +104,8 @@ def pack(source: Path, output: Path, packing: Packing) -> Manifest:
     """
     if output.resolve() == source.resolve() or output.resolve() in source.resolve().parents:
         raise UsageError("the bundle would replace the folder it is made from", where=str(output))
+    after = None if packing.serving is None else packing.serving.after
+    require_apart((), folders=(output,), others=(packing.sample, packing.key, after, *packing.licences))
     if output.is_dir() and any(output.iterdir()) and not is_bundle(output):
         raise UsageError("the folder would be replaced, and is no bundle", where=str(output), remedy="name a new one")
     contents = gather(source)
@@ -142,7 +144,6 @@ def pack(source: Path, output: Path, packing: Packing) -> Manifest:
         if signed is not None:
             (folder / SIGNATURE).write_bytes(signed)
         (folder / DIGEST).write_bytes(digest_text(content, signed))
-        _flush(folder)
     return manifest
 
 
@@ -183,10 +184,3 @@ def _digest_of(listing: Iterable[BundleFile]) -> str:
     for file in listing:
         total.update(f"{file.path} {file.sha256}\n".encode())
     return total.hexdigest()[:_VERSION_DIGITS]
-
-
-def _flush(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as stream:
-                os.fsync(stream.fileno())

@@ -3,6 +3,7 @@
 STORE/versions/VERSION/   the bundles
 STORE/current             a link to the current one, replaced in one step
 STORE/history.json        who made which version current, when and why
+STORE/key.pem             the public key that signs its bundles, from the first promotion with a key on
 """
 
 import contextlib
@@ -21,10 +22,10 @@ from filelock import FileLock
 from mpdeploy import records
 from mpdeploy.bundle.check import check_bundle
 from mpdeploy.bundle.manifest import MANIFEST, Manifest, is_name
-from mpdeploy.errors import UsageError, VerificationFailed
-from mpdeploy.files import atomic_folder, sha256_of
+from mpdeploy.errors import UsageError, VerificationFailed, named_in
+from mpdeploy.files import atomic_folder, readable_file, sha256_of, write_bytes
 
-_VERSIONS, _CURRENT, _HISTORY = "versions", "current", "history.json"
+_VERSIONS, _CURRENT, _HISTORY, _KEY = "versions", "current", "history.json", "key.pem"
 
 
 class Action(Enum):
@@ -60,7 +61,11 @@ class History:
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of releases.  ``key``: bundles must be signed by the owner of this ed25519 public key."""
+    """A folder of releases.
+
+    ``key``: bundles must be signed by the owner of this ed25519 public key; the store remembers it, and demands it from
+    then on, whether it is given again or not.
+    """
 
     folder: Path
     key: Path | None = None
@@ -90,15 +95,35 @@ class Store:
         Returns the entry in the history.  Raises ``VerificationFailed`` if the bundle changed since it was packed or
         its verdict is not a pass, ``UsageError`` if another bundle has that version or it is current already.
         """
-        manifest = check_bundle(bundle, self.key)
+        key = self._demanded()
+        manifest = check_bundle(bundle, key)
         _require_pass(manifest, bundle)
         _require_words(who, why)
         with self._locked():
             self._tidy()
             if self.current() == manifest.version:
                 raise UsageError(f"version {manifest.version} is the current one already", where=str(self.folder))
-            self._take_in(bundle, manifest.version)
+            self._take_in(bundle, manifest.version, key)
+            self._remember(key)
             return self._switch(Action.PROMOTE, manifest.version, who, why)
+
+    def _demanded(self) -> Path | None:
+        """The key that bundles must be signed by: the one that was given, or that the store remembers."""
+        known = self.folder / _KEY
+        if not known.is_file():
+            return self.key
+        if self.key is not None and readable_file(self.key, "public key").read_bytes() != known.read_bytes():
+            raise UsageError(
+                "the store demands another key",
+                where=str(self.key),
+                remedy=f"give the key in {known}, or replace that file if its bundles have a new signer",
+            )
+        return known
+
+    def _remember(self, key: Path | None) -> None:
+        known = self.folder / _KEY
+        if key is not None and not known.is_file():
+            write_bytes(known, key.read_bytes())
 
     def rollback(self, *, who: str, why: str, to: str = "") -> Entry:
         """Make the version current that was so before the present one, or the version ``to``.
@@ -123,7 +148,7 @@ class Store:
                     where=str(self.folder),
                     remedy=f"the current one is {self.current() or 'none'}, there are {', '.join(known) or 'none'}",
                 )
-            _require_pass(check_bundle(home, self.key), home)
+            _require_release(check_bundle(home, self._demanded()), version, home)
             return self._switch(Action.ROLLBACK, version, who, why)
 
     @contextlib.contextmanager
@@ -148,10 +173,11 @@ class Store:
         for link in self.folder.glob(f".{_CURRENT}.*"):
             link.unlink(missing_ok=True)
 
-    def _take_in(self, bundle: Path, version: str) -> None:
+    def _take_in(self, bundle: Path, version: str, key: Path | None) -> None:
+        """Copy the bundle, and judge the copy: what it was copied from may have been exchanged since it was checked."""
         home = self.folder / _VERSIONS / version
         if home.is_dir():
-            check_bundle(home, self.key)
+            _require_release(check_bundle(home, key), version, home)
             if sha256_of(home / MANIFEST) != sha256_of(bundle / MANIFEST):
                 raise UsageError(
                     f"the store holds another bundle as version {version}",
@@ -159,9 +185,9 @@ class Store:
                     remedy="pack it with another --version",
                 )
             return
-        with atomic_folder(home) as scratch:
+        with atomic_folder(home) as scratch, named_in(scratch, bundle):
             _copy(bundle, scratch)
-            check_bundle(scratch, self.key)  # what was copied, not what it was copied from
+            _require_release(check_bundle(scratch, key), version, bundle)
 
     def _switch(self, action: Action, version: str, who: str, why: str) -> Entry:
         entry = Entry(
@@ -232,7 +258,17 @@ def _linked(source: Path, target: Path) -> bool:
 def _require_words(who: str, why: str) -> None:
     for flag, words in (("--who", who), ("--why", why)):
         if not words.strip():
-            raise UsageError("the history wants to know it", where=flag, remedy=f"say it with {flag}")
+            raise UsageError(f"{flag} is empty", remedy="the store's history records who decided, and why")
+
+
+def _require_release(manifest: Manifest, version: str, where: Path) -> None:
+    if manifest.version != version:
+        raise VerificationFailed(
+            f"the bundle was version {version} when it was checked, and is {manifest.version} now",
+            where=str(where),
+            remedy="get the bundle anew, and see who changes it",
+        )
+    _require_pass(manifest, where)
 
 
 def _require_pass(manifest: Manifest, where: Path) -> None:

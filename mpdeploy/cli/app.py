@@ -1,16 +1,23 @@
 """The `mpdeploy` command: finds a subcommand's file only when it is called, and turns faults into exit codes."""
 
+import contextlib
 import importlib
-import io
 import os
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
+from types import FrameType
 from typing import NoReturn
 
 import click
 
 from mpdeploy import __version__
-from mpdeploy.cli.outcome import INTERRUPTED, drop_output, print_error
+from mpdeploy.cli.console import drop_output, prepare_streams, warn
+from mpdeploy.cli.examples import with_examples
+from mpdeploy.cli.outcome import INTERRUPTED, TERMINATED, TerminatedError, print_error
+from mpdeploy.cli.words import Group
 from mpdeploy.errors import InternalError, MpdeployError, UsageError
 
 # name -> what `--help` says of it; `mpdeploy.cli.<name>` holds the command as `command`.
@@ -32,7 +39,7 @@ COMMANDS = {
 }
 
 
-class _Commands(click.Group):
+class _Commands(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -40,7 +47,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"mpdeploy.cli.{cmd_name}").command
-        return command
+        return with_examples(command, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -53,7 +60,7 @@ def cli() -> None:
     """Train with mixed precision, convert to FP16/BF16 ONNX, build TensorRT engines, prove the drift.
 
     Exit codes: 0 done; 1 verification failed; 2 usage or bad input; 3 the model cannot be processed; 4 a
-    dependency or the hardware is missing; 5 the engine build failed; 70 a fault of mpdeploy.
+    dependency or the hardware is missing; 5 the engine build failed; 70 a fault of mpdeploy; 130 and 143 interrupted.
     """
 
 
@@ -62,37 +69,49 @@ def main(args: list[str] | None = None) -> NoReturn:
     words = sys.argv[1:] if args is None else args
     # Options are parsed by the subcommand; these two must hold even when that parsing is what fails.
     debug, as_json = "--debug" in words, "--json" in words
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that lacks a sign gets its number, not a crash
-        sys.stdout.reconfigure(errors="backslashreplace")
+    prepare_streams()
     try:
-        _require_text(words)
-        code = cli.main(args=words, prog_name="mpdeploy", standalone_mode=False)
-        sys.stdout.flush()
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        remedy = f"see '{context.command_path} --help'" if context else ""
-        fault: MpdeployError = UsageError(error.format_message().rstrip("."), remedy=remedy)
-    except MpdeployError as error:
-        fault = error
-    except (KeyboardInterrupt, click.Abort):
-        _interrupted()
+        with _stopped_by_sigterm():
+            _require_text(words)
+            code = cli.main(args=words, prog_name="mpdeploy", standalone_mode=False)
+            sys.stdout.flush()
     except BrokenPipeError:
         drop_output()
         sys.exit(0)
-    except Exception as error:  # noqa: BLE001 - the last line of defence: a fault of ours, told as one line
-        fault = InternalError(
-            f"{type(error).__name__}: {error}",
-            remedy="this is a fault of mpdeploy; --debug shows the traceback",
-        )
-        fault.__cause__ = error
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last line of defence: told as one line
+        stop = _stop_in(error)
+        if stop is not None:
+            _interrupted(stop)
+        fault = _fault_of(error)
     else:
         _end(code if isinstance(code, int) else 0)
-    if _came_from_ctrl_c(fault):
-        _interrupted()
     if debug:
         traceback.print_exception(fault)
     print_error(fault, as_json=as_json)
     _end(fault.exit_code)
+
+
+def _fault_of(error: BaseException) -> MpdeployError:
+    """Return the fault that an exception stands for: one of the surroundings, or one of ours."""
+    if isinstance(error, MpdeployError):
+        return error
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        remedy = f"see '{context.command_path} --help'" if context else ""
+        return UsageError(error.format_message().rstrip("."), remedy=remedy)
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+        where = "" if error.filename is None else str(error.filename)
+        remedy = "check the path, who may use it, and the room on the disk"
+        fault: MpdeployError = UsageError(error.strerror or type(error).__name__, where=where, remedy=remedy)
+    elif isinstance(error, MemoryError):
+        fault = UsageError(f"there is not enough memory: {error}".rstrip(": "), remedy="take smaller sizes")
+    elif isinstance(error, RecursionError):
+        fault = UsageError("what was read is nested too deeply", remedy="have a look at where it comes from")
+    else:
+        remedy = "this is a fault of mpdeploy; --debug shows the traceback"
+        fault = InternalError(f"{type(error).__name__}: {error}", remedy=remedy)
+    fault.__cause__ = error
+    return fault
 
 
 def _end(code: int) -> NoReturn:
@@ -114,14 +133,33 @@ def _require_text(words: list[str]) -> None:
             ) from error
 
 
-def _interrupted() -> NoReturn:
-    print("mpdeploy: interrupted; nothing half-written was left", file=sys.stderr)
-    sys.exit(INTERRUPTED)
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM clean up as Ctrl-C does, unless it is ignored, or this is not the main thread."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TerminatedError
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _came_from_ctrl_c(fault: BaseException) -> bool:
-    """Tell whether a fault is a Ctrl-C in other clothes: an extension module that it hits while loading fails to."""
+def _interrupted(stop: BaseException) -> NoReturn:
+    terminated = isinstance(stop, TerminatedError)
+    kept = str(stop) if isinstance(stop, KeyboardInterrupt) and stop.args else "nothing half-written was left"
+    warn(f"mpdeploy: {'terminated' if terminated else 'interrupted'}; {kept}")
+    sys.exit(TERMINATED if terminated else INTERRUPTED)
+
+
+def _stop_in(fault: BaseException) -> BaseException | None:
+    """Return the signal behind a fault: click gives it other clothes, an extension module fails to load of it."""
     error: BaseException | None = fault
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return fault if error is None and isinstance(fault, click.Abort) else error

@@ -1,14 +1,16 @@
 """`mpdeploy bench`: models side by side."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from mpdeploy.cli.console import add_row, plain_table, say, warn
+from mpdeploy.cli.console import show as show_table
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import meter, note
 from mpdeploy.cli.torch_options import torch_options
+from mpdeploy.cli.words import Word
 from mpdeploy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def _seconds(context: click.Context, option: click.Parameter, value: float) -> f
     "--runtime",
     "runtimes",
     multiple=True,
-    type=click.Choice(_RUNTIMES),
+    type=Word(_RUNTIMES),
     help="Every model on each of these that takes it  [default: the usual one for its format].",
 )
 @click.option("--data", metavar="D", help="Rows from FILE.npz, a folder, or module.py:callable  [default: made up].")
@@ -68,13 +70,16 @@ def command(
 ) -> Outcome:
     """Time MODELS (ONNX models, engines, what export takes) side by side."""
     from mpdeploy.cli.machine import describe_machine
+    from mpdeploy.runtime.apart import require_apart
     from mpdeploy.runtime.feeds import open_feeds
     from mpdeploy.session.bench import bench, contestants
     from mpdeploy.session.contest import BenchSettings
     from mpdeploy.session.opening import Runtime
-    from mpdeploy.session.picture import table_cells, unusable_text, write_bench
+    from mpdeploy.session.picture import bench_files, table_cells, unusable_text, write_bench
 
     settings = BenchSettings(tuple(dict.fromkeys(batch)), rounds, seconds, warmup, threads, dict(map(_size, dim)))
+    if folder is not None:
+        require_apart(bench_files(folder), models=models, others=(data, given.recipe, given.factory))
     entrants = contestants(models, [Runtime(word) for word in runtimes], given)
     machine = describe_machine()
     described = f"{machine.cpu}, {machine.cores} cores, {', '.join(machine.cpu_features)}"
@@ -87,28 +92,24 @@ def command(
             progress=progress,
         )
     for left_out in report.unusable:
-        print(f"mpdeploy: {unusable_text(left_out)}", file=sys.stderr)
+        warn(f"mpdeploy: {unusable_text(left_out)}")
     if folder is not None:
         note(f"report: {write_bench(report, folder)}")
 
     def show() -> None:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table = plain_table()
         table.add_column("contestant", overflow="fold")
         for title in ("batch", "ms", "p95", "p99", "samples/s", "× fp32", "MB", "cold s", "drift"):
             table.add_column(title, justify="right", no_wrap=True)
         for row in report.rows:
             for timing in row.timings:
-                table.add_row(*table_cells(row, timing), style="dim" if row.caveat else None)
-        console = Console(highlight=False)
-        (console if console.is_terminal else Console(width=200, highlight=False)).print(table)
+                add_row(table, table_cells(row, timing), style="dim" if row.caveat else None)
+        show_table(table, width=200)
         for row in report.rows:
             if row.caveat:
-                print(f"no result: {row.name}: {row.caveat}")
+                say(f"no result: {row.name}: {row.caveat}")
         if report.baseline is None:
-            print("no ratios and no drift: no contestant is an FP32 model on ONNX Runtime")
+            say("no ratios and no drift: no contestant is an FP32 model on ONNX Runtime")
 
     return Outcome(report, show, report.unusable[0].exit_code if report.unusable else 0)
 

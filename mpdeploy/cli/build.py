@@ -7,6 +7,7 @@ import click
 from mpdeploy.cli.engines import show_engine
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import meter
+from mpdeploy.cli.words import Word
 from mpdeploy.engine.options import Feature
 from mpdeploy.engine.toolkit import Flavour
 from mpdeploy.errors import UsageError
@@ -36,7 +37,7 @@ def _precision_flag(name: str) -> click.Option:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The engine to write.")
 @click.option(
     "--backend",
-    type=click.Choice([flavour.value for flavour in Flavour]),
+    type=Word([flavour.value for flavour in Flavour]),
     default="rtx",
     show_default=True,
     help="Which TensorRT builds.",
@@ -57,12 +58,12 @@ def _precision_flag(name: str) -> click.Option:
 @click.option(
     "--feature",
     multiple=True,
-    type=click.Choice([feature.value for feature in Feature]),
-    help="What the engine shall be, too.",
+    type=Word([feature.value for feature in Feature]),
+    help="A further property of the engine; may be repeated.",
 )
 @click.option(
     "--expect",
-    type=click.Choice(("fp32", "fp16", "bf16")),
+    type=Word(("fp32", "fp16", "bf16")),
     help="Fail (exit code 5) unless the engine computes in this format.",
 )
 @click.option(
@@ -78,7 +79,12 @@ def _precision_flag(name: str) -> click.Option:
     show_envvar=True,
     help="A folder of engines built before.",
 )
-@click.option("--rebuilds", type=click.IntRange(min=1), default=1, help="Build so often; are the engines equal?")
+@click.option(
+    "--rebuilds",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Builds; counts how many engines differ.",
+)
 @result_options
 def command(
     model: Path,

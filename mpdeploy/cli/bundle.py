@@ -5,20 +5,26 @@ from pathlib import Path
 import click
 
 from mpdeploy.bundle.manifest import BundledModel, Manifest, TrainingFacts
+from mpdeploy.cli.console import say
+from mpdeploy.cli.examples import with_examples
 from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.cli.words import Group, nearest
 from mpdeploy.numerics.formats import Format
 
 
-class _PackByDefault(click.Group):
+class _PackByDefault(Group):
     """`mpdeploy bundle DIR` packs; `mpdeploy bundle verify DIR` verifies."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+        first = args[0] if args else ""
+        if first and first not in self.commands and first not in ctx.help_option_names:
+            if nearest(first, self.commands) and not Path(first).exists():
+                return super().parse_args(ctx, args)  # a mistyped command, rather than a folder that is not there
             args = ["pack", *args]
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_PackByDefault, no_args_is_help=True)
+@click.group(cls=_PackByDefault)
 def command() -> None:
     """Pack the folder that an export wrote into a release that stands alone, or verify a release.
 
@@ -90,6 +96,7 @@ def pack_command(
     from mpdeploy.bundle.pack import Packing, pack
     from mpdeploy.bundle.triton import Serving
     from mpdeploy.bundle.triton_config import Batching
+    from mpdeploy.runtime.apart import require_apart
     from mpdeploy.runtime.feeds import open_feeds
 
     source = checkpoint or _source_of(folder)
@@ -107,7 +114,9 @@ def pack_command(
         serving=serving if triton or triton_after else None,
         key=key,
     )
-    target = output or folder.with_name(f"{folder.resolve().name}-bundle")
+    home = folder.resolve()
+    target = output or (home if folder.name in ("", "..") else folder).parent / f"{home.name}-bundle"
+    require_apart((), folders=(target,), others=(checkpoint,))
     manifest = pack(folder, target, packing)
     return Outcome(manifest, lambda: _show(manifest, target))
 
@@ -124,16 +133,20 @@ def verify_command(bundle: Path, key: Path | None) -> Outcome:
     return Outcome(manifest, lambda: _show(manifest, bundle))
 
 
+with_examples(pack_command, "pack")
+with_examples(verify_command, "bundle verify")
+
+
 def _show(manifest: Manifest, folder: Path) -> None:
     size = sum(file.bytes for file in manifest.files)
-    print(f"{folder}: {manifest.name} {manifest.version}, {len(manifest.files)} files, {size / 1e6:.1f} MB")
+    say(f"{folder}: {manifest.name} {manifest.version}, {len(manifest.files)} files, {size / 1e6:.1f} MB")
     for model in manifest.models:
-        print(f"  {model.path}  {model.format}  {_verdict(model)}")
+        say(f"  {model.path}  {model.format}  {_verdict(model)}")
     for engine in manifest.engines:
-        print(f"  {engine.path}  {engine.backend} {engine.backend_version}, from {engine.model or 'an unknown model'}")
+        say(f"  {engine.path}  {engine.backend} {engine.backend_version}, from {engine.model or 'an unknown model'}")
     for note in manifest.notes:
-        print(f"  note: {note}")
-    print("  may be promoted" if manifest.passed else f"  may NOT be promoted: {'; '.join(manifest.reasons)}")
+        say(f"  note: {note}")
+    say("  may be promoted" if manifest.passed else f"  may NOT be promoted: {'; '.join(manifest.reasons)}")
 
 
 def _verdict(model: BundledModel) -> str:

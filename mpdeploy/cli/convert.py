@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import track
+from mpdeploy.cli.words import Word
 
 if TYPE_CHECKING:
     from mpdeploy.conversion.record import ConversionResult
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("convert")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where to write the model.")
-@click.option("--precision", required=True, type=click.Choice(["fp16", "bf16"]), help="The low format.")
+@click.option("--precision", required=True, type=Word(["fp16", "bf16"]), help="The low format.")
 @click.option("--data", help="Feeds for measured ranges: FILE.npz, a folder of them, or module.py:callable.")
 @click.option("--ranges", type=click.Path(path_type=Path), help="Ranges from training (ranges.json), without --data.")
 @click.option("--policy", help="autocast, safe (default without data), balanced (default with data), or fast.")
@@ -69,24 +71,24 @@ def _show(result: "ConversionResult") -> None:
 
     trial = result.trial
     if trial is not None and not trial.within:
-        print(f"OVER BUDGET  {trial.text}{f'; {trial.cause}' if trial.cause else ''}")
+        say(f"OVER BUDGET  {trial.text}{f'; {trial.cause}' if trial.cause else ''}")
     if result.unchanged:
-        print(f"{result.model}: unchanged; {result.notes[0]}")
+        say(f"{result.model}: unchanged; {result.notes[0]}")
         return
     ratio = result.model_bytes / max(result.source_bytes, 1)
-    print(f"{result.model}: {result.precision.value}, {ratio:.2f} of the FP32 file ({result.model_bytes:,} bytes)")
+    say(f"{result.model}: {result.precision.value}, {ratio:.2f} of the FP32 file ({result.model_bytes:,} bytes)")
     flops = "" if result.low_flops is None else f"{result.low_flops:.1%} of the matrix arithmetic and "
-    print(f"  low: {flops}{result.low_operators} of {count(result.operators, 'decision')}, policy {result.policy}")
+    say(f"  low: {flops}{result.low_operators} of {count(result.operators, 'decision')}, policy {result.policy}")
     cast = f", {count(result.bytes_cast, 'byte')} cast in a run" if result.casts else ""
-    print(f"  {count(result.casts, 'cast')} put in{cast}, opset {result.opset}")
+    say(f"  {count(result.casts, 'cast')} put in{cast}, opset {result.opset}")
     if result.weights_with_loss:
         lossy = count(result.weights_with_loss, "stored tensor")
-        print(f"  {lossy} lost more than ordinary rounding: see the plan's ledger")
+        say(f"  {lossy} lost more than ordinary rounding: see the plan's ledger")
     if trial is not None:
-        print(f"  {_words(trial)}")
+        say(f"  {_words(trial)}")
     for note in result.notes:
-        print(f"  note: {note}")
-    print(f"  plan: {result.plan}")
+        say(f"  note: {note}")
+    say(f"  plan: {result.plan}")
 
 
 def _words(trial: "Trial") -> str:

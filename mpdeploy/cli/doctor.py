@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import click
 
+from mpdeploy.cli.console import add_row, plain_table, say, show
 from mpdeploy.cli.doctor_checks import Finding, Status, all_checks
 from mpdeploy.cli.machine import Machine, describe_machine
 from mpdeploy.cli.outcome import Outcome, result_options
@@ -43,33 +44,22 @@ def command() -> Outcome:
 
 
 def _show(report: DoctorReport) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
     machine = report.machine
-    print(f"mpdeploy {report.version} · Python {machine.python} · {machine.system}")
-    print(
-        f"CPU  {machine.cpu}, {machine.cores} cores; {', '.join(machine.cpu_features) or 'no low-precision features'}"
-    )
+    say(f"mpdeploy {report.version} · Python {machine.python} · {machine.system}")
+    say(f"CPU  {machine.cpu}, {machine.cores} cores; {', '.join(machine.cpu_features) or 'no low-precision features'}")
     for gpu in machine.gpus:
-        print(f"GPU  {gpu.name}, SM {gpu.capability}, {gpu.memory / 2**30:.0f} GiB")
+        say(f"GPU  {gpu.name}, SM {gpu.capability}, {gpu.memory / 2**30:.0f} GiB")
     if not machine.gpus:
-        print("GPU  none")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        say("GPU  none")
+    table = plain_table()
     for title in ("library", "for", "status", "version", "formats"):
         table.add_column(title, no_wrap=True)
     table.add_column("notes", overflow="fold")
     for finding in report.findings:
-        table.add_row(
-            finding.name,
-            finding.role,
-            f"[{_COLOURS[finding.status]}]{finding.status.value}[/]",
-            finding.version,
-            " ".join(finding.formats),
-            escape("; ".join(part for part in (finding.detail, finding.remedy) if part)),
-        )
-    # Only a terminal has a width to fit; elsewhere lines stay whole.
-    console = Console()
-    console = console if console.is_terminal else Console(width=_WHOLE_LINES)
-    console.print(table)
+        remarks = "; ".join(part for part in (finding.detail, finding.remedy) if part)
+        status = Text(finding.status.value, style=_COLOURS[finding.status])
+        formats = " ".join(finding.formats)
+        add_row(table, (finding.name, finding.role, status, finding.version, formats, remarks))
+    show(table, width=_WHOLE_LINES)  # only a terminal has a width to fit; elsewhere lines stay whole

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from mpdeploy.cli.console import say
+
 if TYPE_CHECKING:
     from mpdeploy.engine.network import Port
     from mpdeploy.engine.record import EngineRecord
@@ -10,20 +12,20 @@ if TYPE_CHECKING:
 def show_engine(record: "EngineRecord", title: str) -> None:
     """Print what an engine is: size, builder, targets, arithmetic, weights, inputs and outputs, ranges, origin."""
     census = record.census
-    print(f"{title}  {record.engine.bytes / 1e6:.1f} MB, {record.backend} {record.backend_version}")
-    print(f"  runs on     SM {', '.join(map(str, record.capabilities))}")
-    print(f"  arithmetic  {_counts(census.compute or census.outputs)} layer outputs")
-    print(f"  weights     {_counts(census.weights)} elements")
+    say(f"{title}  {record.engine.bytes / 1e6:.1f} MB, {record.backend} {record.backend_version}")
+    say(f"  runs on     SM {', '.join(map(str, record.capabilities))}")
+    say(f"  arithmetic  {_counts(census.compute or census.outputs)} layer outputs")
+    say(f"  weights     {_counts(census.weights)} elements")
     for profile in record.options.profiles:
-        print(f"  shapes      {' '.join(map(str, profile.ranges))}")
+        say(f"  shapes      {' '.join(map(str, profile.ranges))}")
     if record.inspected is not None:
-        print(f"  inspected   {_counts(record.inspected)} layer outputs in the finished engine")
+        say(f"  inspected   {_counts(record.inspected)} layer outputs in the finished engine")
     if record.reused:
-        print("  origin      the build cache")
+        say("  origin      the build cache")
     if record.spread is not None:
-        print(f"  rebuilds    {record.spread.builds} builds, {record.spread.distinct} distinct")
+        say(f"  rebuilds    {record.spread.builds} builds, {record.spread.distinct} distinct")
     for text in record.warnings:
-        print(f"  warning     {text}")
+        say(f"  warning     {text}")
 
 
 def explain_engine(record: "EngineRecord", title: str) -> None:
@@ -31,19 +33,19 @@ def explain_engine(record: "EngineRecord", title: str) -> None:
     show_engine(record, title)
     for what, ports in (("input", record.inputs), ("output", record.outputs)):
         for port in ports:
-            print(f"  {what:10}  {_port(port)}")
+            say(f"  {what:10}  {_port(port)}")
     source = record.source.files[0]
-    print(f"  built from  {source.name}, SHA-256 {source.sha256[:12]}…, by mpdeploy {record.tool_version}")
-    print(f"  built on    {record.gpu or 'no GPU'}, {record.system}")
+    say(f"  built from  {source.name}, SHA-256 {source.sha256[:12]}…, by mpdeploy {record.tool_version}")
+    say(f"  built on    {record.gpu or 'no GPU'}, {record.system}")
     if record.expected is not None:
-        print(f"  held to     {record.expected} arithmetic{' and its plan' if record.plan else ''}")
+        say(f"  held to     {record.expected} arithmetic{' and its plan' if record.plan else ''}")
     elif record.plan is not None:
-        print("  held to     its plan")
+        say("  held to     its plan")
     if record.options.features:
-        print(f"  features    {', '.join(feature.value for feature in record.options.features)}")
-    print(f"  TF32        {'allowed' if record.options.tf32 else 'off'}")
+        say(f"  features    {', '.join(feature.value for feature in record.options.features)}")
+    say(f"  TF32        {'allowed' if record.options.tf32 else 'off'}")
     if record.drift is not None:
-        print(f"  drift       {'pass' if record.drift.passed else 'FAIL'}: {record.drift.headline}")
+        say(f"  drift       {'pass' if record.drift.passed else 'FAIL'}: {record.drift.headline}")
 
 
 def _port(port: "Port") -> str:

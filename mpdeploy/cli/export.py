@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from mpdeploy.cli.console import say
+from mpdeploy.cli.console import show as show_table
 from mpdeploy.cli.outcome import OUTPUT_OPTIONS, Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
+from mpdeploy.cli.words import Word
 
 if TYPE_CHECKING:
     from mpdeploy.pipeline import ExportResult
@@ -32,14 +35,14 @@ if TYPE_CHECKING:
     "--precision",
     "precisions",
     multiple=True,
-    type=click.Choice(["fp16", "bf16"]),
+    type=Word(["fp16", "bf16"]),
     help="Low format; may be given twice  [fp16].",
 )
 @click.option("--data", metavar="D", help="Feeds; by default those that training left beside the checkpoint.")
 @click.option("--budget", metavar="LIMITS", help="As in cosine>=0.999,top1>=0.995  [by format].")
 @click.option(
     "--engine",
-    type=click.Choice(["rtx", "tensorrt", "none"]),
+    type=Word(["rtx", "tensorrt", "none"]),
     default="none",
     show_default=True,
     help="Build an engine.",
@@ -122,20 +125,17 @@ def watched(feeds: "Feeds", what: str) -> "Feeds":
 
 def show(result: "ExportResult") -> None:
     """Print the table of formats, and the line that a person acts on."""
-    from rich.console import Console
-
     from mpdeploy.cli.tables import formats_table
 
-    console = Console(highlight=False)
-    console.print(formats_table(Path(result.reference), result.models))
+    show_table(formats_table(Path(result.reference), result.models))
     for model in result.models:
         if model.engine is not None:
-            console.print(f"engine  {model.engine_path}, {model.engine.engine.bytes / 1e3:,.0f} kB", soft_wrap=True)
+            say(f"engine  {model.engine_path}, {model.engine.engine.bytes / 1e3:,.0f} kB")
     for line in result.notes:
-        console.print(f"note    {line}", soft_wrap=True)
-    console.print(f"report  {result.report_html}", soft_wrap=True)
+        say(f"note    {line}")
+    say(f"report  {result.report_html}")
     failed = [m for m in result.models if not m.drift.verdict.passed]
     if failed:
-        console.print(f"verdict  FAIL: {failed[0].drift.verdict.headline}", soft_wrap=True)
+        say(f"verdict  FAIL: {failed[0].drift.verdict.headline}")
     else:
-        console.print("verdict  pass: " + ", ".join(m.conversion.model for m in result.models), soft_wrap=True)
+        say("verdict  pass: " + ", ".join(m.conversion.model for m in result.models))

@@ -1,5 +1,6 @@
 """`mpdeploy inspect`: what a file of ours is, and why it is so."""
 
+import difflib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mpdeploy import records
+from mpdeploy.cli.console import say
+from mpdeploy.cli.console import show as show_drawn
 from mpdeploy.cli.described import show_checkpoint, show_export, show_manifest
 from mpdeploy.cli.engines import explain_engine
 from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.documents import parse_json
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
 
@@ -33,7 +37,7 @@ def command(file: Path, node: str | None, other: Path | None) -> Outcome:
     readable_file(file, "file")
     if other is not None or node is not None:
         plan = _plan_of(file)
-        return _diff(plan, _plan_of(other)) if other is not None else _explain(plan, str(node))
+        return _diff(plan, _plan_of(other)) if other is not None else _explain(plan, str(node), str(file))
     if file.suffix == ".onnx":
         return _model(file)
     if file.suffix in (".pt", ".pth"):
@@ -51,18 +55,22 @@ def _plan_of(file: Path) -> "PrecisionPlan":
     return records.load(PrecisionPlan, path)
 
 
-def _explain(plan: "PrecisionPlan", pattern: str) -> Outcome:
+def _explain(plan: "PrecisionPlan", pattern: str, where: str) -> Outcome:
     from mpdeploy.plan.explain import decisions_about
 
     found = decisions_about(plan, pattern)
     if not found:
+        names = [name for decision in plan.decisions for name in (decision.node, *decision.values)]
+        near = difflib.get_close_matches(pattern, names, 3, 0.5)
         raise UsageError(
-            f"the plan has no node or value {pattern!r}", remedy="`mpdeploy inspect` lists them with --json"
+            f"there is no node or value {pattern!r}",
+            where=where,
+            remedy=f"did you mean {', '.join(near)}?" if near else "'mpdeploy inspect FILE --json' lists them all",
         )
 
     def show() -> None:
         for decision in found:
-            print(_line(decision))
+            say(*_lines(decision))
 
     return Outcome(list(found), show)
 
@@ -76,15 +84,15 @@ def _diff(first: "PrecisionPlan", second: "PrecisionPlan") -> Outcome:
         for d in found:
             sides = [s.format.value if s else "absent" for s in (d.first, d.second)]
             reason = next((s.reason for s in (d.second, d.first) if s), "")
-            print(f"{d.node}: {sides[0]} -> {sides[1]}   {reason}")
-        print(f"{len(found)} decisions differ")
+            say(f"{d.node}: {sides[0]} -> {sides[1]}   {reason}")
+        say(f"{len(found)} decisions differ")
 
     return Outcome(list(found), show)
 
 
-def _line(decision: "Decision") -> str:
+def _lines(decision: "Decision") -> tuple[str, str]:
     values = f"  ({', '.join(decision.values)})" if decision.values else ""
-    return f"{decision.format.value}  {decision.op} '{decision.node}'{values}\n      {decision.reason}"
+    return f"{decision.format.value}  {decision.op} '{decision.node}'{values}", f"      {decision.reason}"
 
 
 def _model(file: Path) -> Outcome:
@@ -102,12 +110,12 @@ def _model(file: Path) -> Outcome:
 
     def show() -> None:
         versions = f"opset {document['opset']}, IR {model.ir_version}"
-        print(f"{file}: ONNX, {versions}, {facts.nodes} nodes, {facts.bytes:,} bytes")
+        say(f"{file}: ONNX, {versions}, {facts.nodes} nodes, {facts.bytes:,} bytes")
         for name, lines in specs.items():
             for line in lines:
-                print(f"  {name[:-1]:7} {line}")
-        print(f"  values  {_counts(facts.values)}")
-        print(f"  weights {_counts(facts.weights)}")
+                say(f"  {name[:-1]:7} {line}")
+        say(f"  values  {_counts(facts.values)}")
+        say(f"  weights {_counts(facts.weights)}")
         if plan is not None:
             _show_plan(plan)
 
@@ -124,10 +132,10 @@ def _show_plan(plan: "PrecisionPlan") -> None:
 
     data = f", ranges from {plan.data.name} ({plan.data.samples} feeds)" if plan.data else ""
     total = len(plan.decisions)
-    print(f"  plan    {plan.precision.value}, policy {plan.policy}{data}: {plan.low_count} of {total} decisions low")
+    say(f"  plan    {plan.precision.value}, policy {plan.policy}{data}: {plan.low_count} of {total} decisions low")
     for row in reasons(plan):
         if row.format is Format.FP32:
-            print(f"  {row.count:5} x fp32  e.g. {row.example}")
+            say(f"  {row.count:5} x fp32  e.g. {row.example}")
     for loss in plan.weights[:_SHOWN]:
         parts = [
             f"{count} {what}"
@@ -139,9 +147,9 @@ def _show_plan(plan: "PrecisionPlan") -> None:
             if count
         ]
         of = f"of {loss.loss.size:,} elements {', '.join(parts)}"
-        print(f"  weight  {loss.name}: {of}; norm error {loss.loss.norm_error:.1e}")
+        say(f"  weight  {loss.name}: {of}; norm error {loss.loss.norm_error:.1e}")
     if len(plan.weights) > _SHOWN:
-        print(f"  … and {len(plan.weights) - _SHOWN} more stored tensors: --json has them all")
+        say(f"  … and {len(plan.weights) - _SHOWN} more stored tensors: --json has them all")
 
 
 def _checkpoint(file: Path) -> Outcome:
@@ -172,7 +180,7 @@ def _document(file: Path) -> Outcome:
         "mpdeploy.export-manifest/1": ExportManifest,
     }
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
         kind = kinds[content["schema"]]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
@@ -192,15 +200,13 @@ def _document(file: Path) -> Outcome:
 
 
 def _show_report(report: Any) -> None:
-    from rich.console import Console
-
     from mpdeploy.report.terminal import terminal
 
-    Console(highlight=False).print(terminal(report))
+    show_drawn(terminal(report))
 
 
 def _show_fields(title: str, fields: dict[str, Any]) -> None:
-    print(f"{title}: {fields.get('schema', '')}")
+    say(f"{title}: {fields.get('schema', '')}")
     for name, value in fields.items():
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else str(value)
-        print(f"  {name:18} {text if len(text) <= 160 else text[:157] + '…'}")
+        say(f"  {name:18} {text if len(text) <= 160 else text[:157] + '…'}")

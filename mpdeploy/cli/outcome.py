@@ -6,7 +6,6 @@ otherwise ``show`` prints it for people.  Logs and progress go to standard error
 
 import functools
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,24 +14,31 @@ from typing import Any, ParamSpec
 import click
 
 from mpdeploy import records
-from mpdeploy.errors import MpdeployError
+from mpdeploy.cli.console import drop_output, others_on_stderr, warn, write_document
+from mpdeploy.errors import InternalError, MpdeployError, UsageError
 
 OUTPUT_OPTIONS = frozenset({"as_json", "quiet", "debug"})  # what ``result_options`` adds, by parameter name
-INTERRUPTED = 130  # 128 + SIGINT, as shells expect
+INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT and 128 + SIGTERM, as shells expect
 
 P = ParamSpec("P")
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM: whatever cleans up after Ctrl-C cleans up after it, too."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """A command's result: the JSON document, how to show it to a person, and the exit code.
 
-    The code is 0, 1 for a verdict against the model, or that of a fault that is told beside the result.
+    The code is 0, 1 for a verdict against the model, or that of a fault that is told beside the result.  Of several
+    processes that work together only one ``speaks``.
     """
 
     document: object
     show: Callable[[], None]
     exit_code: int = 0
+    speaks: bool = True
 
 
 def result_options(command: Callable[P, Outcome]) -> Callable[P, int]:
@@ -43,15 +49,13 @@ def result_options(command: Callable[P, Outcome]) -> Callable[P, int]:
         as_json, quiet = kwargs.pop("as_json"), kwargs.pop("quiet")
         kwargs.pop("debug")
         click.get_current_context().obj = {"quiet": quiet}
-        outcome = command(*args, **kwargs)
-        try:
-            if as_json:
-                sys.stdout.buffer.write(records.to_json(outcome.document))
-            else:
-                outcome.show()
-            sys.stdout.flush()
-        except BrokenPipeError:  # click would make it exit code 1, which is a verdict here
-            drop_output()
+        with others_on_stderr():  # what a recipe or a library prints is no result
+            try:
+                outcome = command(*args, **kwargs)
+            except BrokenPipeError as error:  # no reader of ours: nothing is printed in there
+                raise InternalError("a process that worked for this one has died") from error
+        if outcome.speaks:
+            _deliver(outcome, as_json=bool(as_json))
         return outcome.exit_code
 
     decorated: Any = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(run)
@@ -59,14 +63,26 @@ def result_options(command: Callable[P, Outcome]) -> Callable[P, int]:
     return click.option("--debug", is_flag=True, help="Show tracebacks.")(decorated)  # type: ignore[no-any-return]
 
 
-def drop_output() -> None:
-    """Send what standard output still holds to nowhere: its reader went away, as `head` does."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _deliver(outcome: Outcome, *, as_json: bool) -> None:
+    try:
+        if as_json:
+            write_document(records.to_json(outcome.document))
+        else:
+            outcome.show()
+        sys.stdout.flush()
+    except BrokenPipeError:  # click would make it exit code 1, which is a verdict here
+        drop_output()
+    except OSError as error:
+        drop_output()
+        raise UsageError(
+            f"the work is done, but standard output takes no more of the result: {error.strerror}",
+            remedy="make room, or send it elsewhere",
+        ) from error
 
 
 def print_error(error: MpdeployError, *, as_json: bool) -> None:
     """Print the one line on standard error and, with ``as_json``, the error document on standard output."""
-    print(f"mpdeploy: {error}", file=sys.stderr)
+    warn(f"mpdeploy: {error}")
     if as_json:
         fault = {
             "what": error.what,
@@ -74,5 +90,8 @@ def print_error(error: MpdeployError, *, as_json: bool) -> None:
             "remedy": error.remedy,
             "exit_code": error.exit_code,
         }
-        json.dump({"error": fault}, sys.stdout, indent=1)
-        print()
+        try:
+            write_document(json.dumps({"error": fault}, indent=1).encode() + b"\n")
+            sys.stdout.flush()
+        except OSError:  # the line has said it
+            drop_output()

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mpdeploy.cli.console import say, write_text
+from mpdeploy.cli.console import show as show_table
 from mpdeploy.cli.export import told, watched
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note
@@ -37,7 +39,7 @@ def command(deployment: Path | None, output: Path | None, example: bool) -> Outc
 
     if example:
         text = pipeline.EXAMPLE
-        return Outcome({"example": text}, lambda: print(text, end=""))
+        return Outcome({"example": text}, lambda: write_text(text))
     if deployment is None:
         raise UsageError("no file was named", where="mpdeploy pipeline", remedy="write mpdeploy pipeline DEPLOY.toml")
     wanted = pipeline.read_deployment(deployment)
@@ -58,31 +60,28 @@ def _train(training: "Training") -> None:
     from mpdeploy.cli.training import train_to_the_end
     from mpdeploy.train.world import join
 
-    train_to_the_end(training, "training", join())
+    train_to_the_end(training, "training", join(), "the same command goes on from there")
 
 
 def show(result: "DeployResult") -> None:
     """Print the table of formats, what was made anew, and the line that a person acts on."""
-    from rich.console import Console
-
     from mpdeploy.cli.tables import formats_table
 
-    console = Console(highlight=False)
-    console.print(formats_table(Path(result.reference), result.models))
+    show_table(formats_table(Path(result.reference), result.models))
     for model in result.models:
         if model.engine is not None:
             name = Path(model.engine_path).name
-            console.print(f"engine  {result.latest}/{name}, {model.engine.engine.bytes / 1e3:,.0f} kB", soft_wrap=True)
+            say(f"engine  {result.latest}/{name}, {model.engine.engine.bytes / 1e3:,.0f} kB")
     for line in result.notes:
-        console.print(f"note    {line}", soft_wrap=True)
+        say(f"note    {line}")
     made = [run.name for run in result.stages if not run.reused]
-    console.print(f"stages  {len(result.stages)}, done anew: {', '.join(made) or 'none'}", soft_wrap=True)
-    console.print(f"report  {result.latest}/report.html", soft_wrap=True)
+    say(f"stages  {len(result.stages)}, done anew: {', '.join(made) or 'none'}")
+    say(f"report  {result.latest}/report.html")
     if result.release:
-        console.print(f"bundle  {result.release}", soft_wrap=True)
+        say(f"bundle  {result.release}")
     failed = [m for m in result.models if not m.drift.verdict.passed]
     if failed:
-        console.print(f"verdict  FAIL: {failed[0].drift.verdict.headline}", soft_wrap=True)
+        say(f"verdict  FAIL: {failed[0].drift.verdict.headline}")
     else:
         names = ", ".join(f"{result.latest}/{Path(m.conversion.model).name}" for m in result.models)
-        console.print(f"verdict  pass: {names}", soft_wrap=True)
+        say(f"verdict  pass: {names}")

@@ -8,6 +8,9 @@ from typing import TypeVar
 
 import click
 
+from mpdeploy.cli.console import warn
+from mpdeploy.texts import one_line
+
 Item = TypeVar("Item")
 Report = Callable[[float, str], None]  # the share done, 0 to 1, and what is going on
 
@@ -17,7 +20,7 @@ _PLAIN_INTERVAL = 5.0  # seconds between plain lines
 def note(text: str) -> None:
     """Write one line of log to standard error, unless --quiet was given."""
     if not _quiet():
-        print(text, file=sys.stderr, flush=True)
+        warn(text)
 
 
 def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
@@ -26,9 +29,10 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
         yield from items
     elif sys.stderr.isatty():
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import track as rich_track
 
-        yield from rich_track(items, what, total=total, console=Console(stderr=True), transient=True)
+        yield from rich_track(items, escape(one_line(what)), total=total, console=Console(stderr=True), transient=True)
     else:
         last = time.monotonic()
         for done, item in enumerate(items):
@@ -46,11 +50,16 @@ def meter(what: str) -> Iterator[Report]:
         yield lambda share, detail: None
     elif sys.stderr.isatty():
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import Progress
 
         with Progress(console=Console(stderr=True), transient=True) as bars:
-            bar = bars.add_task(what, total=1.0)
-            yield lambda share, detail: bars.update(bar, completed=share, description=f"{what}: {detail}")
+            bar = bars.add_task(escape(one_line(what)), total=1.0)
+
+            def draw(share: float, detail: str) -> None:
+                bars.update(bar, completed=share, description=escape(one_line(f"{what}: {detail}")))
+
+            yield draw
     else:
         last = time.monotonic()
 

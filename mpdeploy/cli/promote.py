@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.user import user_name
 
@@ -16,7 +17,11 @@ from mpdeploy.cli.user import user_name
 @click.option("--store", required=True, type=click.Path(path_type=Path), help="The folder that holds the releases.")
 @click.option("--why", required=True, help="The reason, for the history.")
 @click.option("--who", default=user_name, show_default="the user", help="Who decides.")
-@click.option("--key", type=click.Path(path_type=Path), help="Bundles must be signed by this ed25519 public key (PEM).")
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    help="Bundles must be signed by this ed25519 public key (PEM); the store remembers it.",
+)
 @result_options
 def command(bundle: Path, store: Path, why: str, who: str, key: Path | None) -> Outcome:
     """Take BUNDLE into the store and make its version the current one.
@@ -26,4 +31,4 @@ def command(bundle: Path, store: Path, why: str, who: str, key: Path | None) -> 
     from mpdeploy.bundle.store import Store
 
     entry = Store(store, key).promote(bundle, who=who, why=why)
-    return Outcome(entry, lambda: print(f"{store}: {entry.version} is current, before it {entry.previous or 'none'}"))
+    return Outcome(entry, lambda: say(f"{store}: {entry.version} is current, before it {entry.previous or 'none'}"))

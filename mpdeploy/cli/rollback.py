@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.user import user_name
 
@@ -13,11 +14,15 @@ from mpdeploy.cli.user import user_name
 @click.option("--why", required=True, help="The reason, for the history.")
 @click.option("--to", default="", metavar="VERSION", help="Another version than the one before.")
 @click.option("--who", default=user_name, show_default="the user", help="Who decides.")
-@click.option("--key", type=click.Path(path_type=Path), help="Bundles must be signed by this ed25519 public key (PEM).")
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    help="Bundles must be signed by this ed25519 public key (PEM); the store remembers it.",
+)
 @result_options
 def command(store: Path, why: str, to: str, who: str, key: Path | None) -> Outcome:
     """Make the version current that was so before the present one; its files are checked first."""
     from mpdeploy.bundle.store import Store
 
     entry = Store(store, key).rollback(who=who, why=why, to=to)
-    return Outcome(entry, lambda: print(f"{store}: back to {entry.version} from {entry.previous}"))
+    return Outcome(entry, lambda: say(f"{store}: back to {entry.version} from {entry.previous}"))

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
+from mpdeploy.cli.words import Word
 
 if TYPE_CHECKING:
     from mpdeploy.source.given import Given
@@ -21,7 +23,7 @@ _RUNTIMES = ("auto", "emulator", "onnxruntime", "openvino", "tensorrt", "torch")
 )
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--data", required=True, metavar="D", help="FILE.npz, a folder of them, or module.py:callable.")
-@click.option("--runtime", type=click.Choice(_RUNTIMES), default="auto", show_default=True, help="What runs it.")
+@click.option("--runtime", type=Word(_RUNTIMES), default="auto", show_default=True, help="What runs it.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="FILE.npz for one feed, else a folder.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads [default: one per core].")
 @torch_options
@@ -39,7 +41,7 @@ def command(model: Path, data: str, runtime: str, output: Path | None, threads: 
 
     def show() -> None:
         ran = report.execution
-        print(f"{model}: {report.feeds} feeds in {ran.runtime} {ran.version} on {ran.provider}, {ran.precision}")
+        say(f"{model}: {report.feeds} feeds in {ran.runtime} {ran.version} on {ran.provider}, {ran.precision}")
         for facts in report.outputs:
             shape = ",".join(map(str, facts.shape))
             line = f"  {facts.name} {facts.dtype}[{shape}]"
@@ -47,11 +49,11 @@ def command(model: Path, data: str, runtime: str, output: Path | None, threads: 
                 line += f"  from {facts.low:.6g} to {facts.high:.6g}, mean {facts.mean:.6g}"
             if facts.nan or facts.inf:
                 line += f"  {facts.nan} NaN, {facts.inf} infinite"
-            print(line)
+            say(line)
         for text in (ran.note, *report.notes):
             if text:
                 note(f"note: {text}")
         if report.written:
-            print(f"  outputs: {report.written}")
+            say(f"  outputs: {report.written}")
 
     return Outcome(report, show)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note
+from mpdeploy.cli.words import Word
 
 if TYPE_CHECKING:
     from mpdeploy.runtime.feeds import Feeds
@@ -24,7 +26,7 @@ _SHOWN = 8  # nodes that are named on the terminal; the plan has all
 )
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where to write the model.")
-@click.option("--precision", required=True, type=click.Choice(["fp16", "bf16"]), help="The low format.")
+@click.option("--precision", required=True, type=Word(["fp16", "bf16"]), help="The low format.")
 @click.option("--data", required=True, metavar="D", help="Feeds: FILE.npz, a folder of them, or module.py:callable.")
 @click.option("--budget", metavar="LIMITS", help="As for verify [default: by the format, as in verify].")
 @click.option("--policy", help="The rules to start from: balanced (default), autocast, safe or fast.")
@@ -34,6 +36,12 @@ _SHOWN = 8  # nodes that are named on the terminal; the plan has all
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Judge detections or masks, as in verify.")
 @click.option("--metric", "metrics", multiple=True, metavar="M", help="Your own: module.py:callable.")
 @click.option("--ignore-labels", is_flag=True, help="Do not read the right answers in the data.")
+@click.option(
+    "--settings",
+    "named",
+    type=click.Path(path_type=Path),
+    help="As for verify [default: mpdeploy.toml, if here].",
+)
 @click.option("--trials", type=int, default=40, show_default=True, help="Lower so many plans at most from each start.")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Write the found model's drift report here.")
 @result_options
@@ -50,6 +58,7 @@ def command(
     tasks: tuple[str, ...],
     metrics: tuple[str, ...],
     ignore_labels: bool,
+    named: Path | None,
     trials: int,
     folder: Path | None,
 ) -> Outcome:
@@ -58,14 +67,19 @@ def command(
     Plans are tried on the data under true rounding.  What drifts over the budget goes back to FP32; what rules keep in
     FP32 for caution is lowered where the budget holds.  The plan beside the model says of each node what was found.
     """
+    from mpdeploy.conversion.api import plan_path_of
+    from mpdeploy.report.write import report_files
+    from mpdeploy.runtime.apart import require_apart
     from mpdeploy.runtime.feeds import open_feeds
     from mpdeploy.searching.api import search
-    from mpdeploy.verification.settings import find_settings
+    from mpdeploy.verification.settings import choose_settings
     from mpdeploy.verification.tasks import Scoring
 
-    settings = find_settings(Path.cwd())
-    feeds = open_feeds(data)
-    scoring = Scoring(tasks or settings.tasks, metrics or settings.metrics, labels=not ignore_labels)
+    settings = choose_settings(named, tasks=tasks, metrics=metrics)
+    feeds, scoring = open_feeds(data), Scoring(settings.tasks, settings.metrics, labels=not ignore_labels)
+    if folder is not None:
+        written = (*report_files(folder), output, plan_path_of(output))
+        require_apart(written, models=(source,), others=(feeds, *scoring.metrics, settings.path))
     result = search(
         source,
         output,
@@ -105,17 +119,17 @@ def _report(result: "SearchResult", source: Path, feeds: "Feeds", scoring: "Scor
 
 def _show(result: "SearchResult") -> None:
     made, first, last = result.conversion, result.steps[0], result.found
-    print(f"{made.model}: {made.precision.value}, {made.model_bytes / max(made.source_bytes, 1):.2f} of the FP32 file")
-    print(f"  by rules   {_facts(first)}")
-    print(f"  searched   {_facts(last)}, {made.casts} casts")
+    say(f"{made.model}: {made.precision.value}, {made.model_bytes / max(made.source_bytes, 1):.2f} of the FP32 file")
+    say(f"  by rules   {_facts(first)}")
+    say(f"  searched   {_facts(last)}, {made.casts} casts")
     for nodes, what in ((result.kept, "kept in FP32"), (result.freed, "lowered against a rule")):
         if nodes:
             more = f", … ({len(nodes)} in all)" if len(nodes) > _SHOWN else ""
-            print(f"  {what}: {', '.join(nodes[:_SHOWN])}{more}")
+            say(f"  {what}: {', '.join(nodes[:_SHOWN])}{more}")
     if not result.complete:
-        print(f"  the trials ran out: more could perhaps be lowered with --trials above {len(result.steps)}")
-    print(f"  {len(result.steps)} plans tried in {result.seconds:.1f} s; plan: {made.plan}")
-    print(f"PASSED  {result.verdict.headline} ({result.samples} samples of {result.data}, {result.run.precision})")
+        say(f"  the trials ran out: more could perhaps be lowered with --trials above {len(result.steps)}")
+    say(f"  {len(result.steps)} plans tried in {result.seconds:.1f} s; plan: {made.plan}")
+    say(f"PASSED  {result.verdict.headline} ({result.samples} samples of {result.data}, {result.run.precision})")
 
 
 def _facts(step: "Step") -> str:

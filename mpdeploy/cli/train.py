@@ -1,7 +1,5 @@
 """`mpdeploy train`: train a recipe with mixed precision and save a checkpoint."""
 
-import contextlib
-import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -9,15 +7,20 @@ from pathlib import Path
 import click
 
 from mpdeploy.amp.levels import Level, level_words
-from mpdeploy.cli.outcome import Outcome, drop_output, result_options
+from mpdeploy.cli.console import say
+from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note
 from mpdeploy.cli.training import train_to_the_end
+from mpdeploy.cli.words import Word
 from mpdeploy.errors import UsageError
+
+PAGE = "training.html"
+_GOES_ON = "the same command with --resume goes on from there"
 
 
 @click.command("train")
 @click.argument("recipe", type=click.Path(path_type=Path))
-@click.option("--precision", type=click.Choice(level_words()), help="Precision level; the recipe's own by default.")
+@click.option("--precision", type=Word(level_words()), help="Precision level; the recipe's own by default.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted training in the folder stopped.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write to  [runs/RECIPE].")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Decides all randomness.")
@@ -34,7 +37,7 @@ from mpdeploy.errors import UsageError
 @click.option("--report", is_flag=True, help="Write training.html, a picture of the telemetry.")
 @click.option("--tensorboard", is_flag=True, help="Write TensorBoard events, too, into tensorboard/.")
 @click.option(
-    "--sharding", type=click.Choice(["ddp", "fsdp"]), default="ddp", show_default=True,
+    "--sharding", type=Word(["ddp", "fsdp"]), default="ddp", show_default=True,
     help="How the processes of torchrun share the model.",
 )  # fmt: skip
 @result_options
@@ -60,33 +63,36 @@ def command(
     Several processes: torchrun --nproc-per-node 2 -m mpdeploy train RECIPE
     """
     # torch is slow to import; --help need not wait for it.
+    from mpdeploy.runtime.apart import require_apart
     from mpdeploy.train.handover import BEST, CALIBRATION, CHECKPOINT, HELD_OUT
     from mpdeploy.train.loading import MODELS, load_recipe
     from mpdeploy.train.loop import TELEMETRY, Settings, Training
+    from mpdeploy.train.states import STATES
     from mpdeploy.train.tensorboard import tensorboard_sink
     from mpdeploy.train.world import Sharding, join
 
     world = join()
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what a recipe prints is no result
-            loaded = load_recipe(recipe)
-            chosen = Level.named(precision) if precision else loaded.recipe.level
-            epochs = epochs or loaded.recipe.epochs
-            settings = Settings(chosen, epochs, seed, save_every, keep, look_every, Sharding(sharding))
-            config, folder = settings.config, output or Path("runs") / loaded.name
-            sink = tensorboard_sink(folder / "tensorboard") if tensorboard and world.leads else None
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", RuntimeWarning)
-                training = Training(loaded, folder, settings, resume=resume, world=world, sink=sink)
-            if world.leads:
-                for warning in caught:
-                    note(f"warning: {warning.message}")
-                if training.set_aside is not None:
-                    note(f"an interrupted training was here: its states are in {training.set_aside} until the next one")
-                note(f"training {loaded.name} in {config.name}, {training.steps_left} of {training.total_steps} steps")
-                note(f"{config.name}: {config}")
-            train_to_the_end(training, f"{loaded.name} {config.name}", world)
-            record = training.finish()
+        loaded = load_recipe(recipe)
+        chosen = Level.named(precision) if precision else loaded.recipe.level
+        epochs = epochs or loaded.recipe.epochs
+        settings = Settings(chosen, epochs, seed, save_every, keep, look_every, Sharding(sharding))
+        config, folder = settings.config, output or Path("runs") / loaded.name
+        written, whole = (CHECKPOINT, BEST, TELEMETRY, PAGE), (HELD_OUT, CALIBRATION, STATES)
+        require_apart((folder / n for n in written), folders=(folder / n for n in whole), others=(recipe,))
+        sink = tensorboard_sink(folder / "tensorboard") if tensorboard and world.leads else None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", RuntimeWarning)
+            training = Training(loaded, folder, settings, resume=resume, world=world, sink=sink)
+        if world.leads:
+            for warning in caught:
+                note(f"warning: {warning.message}")
+            if training.set_aside is not None:
+                note(f"an interrupted training was here: its states are in {training.set_aside} until the next one")
+            note(f"training {loaded.name} in {config.name}, {training.steps_left} of {training.total_steps} steps")
+            note(f"{config.name}: {config}")
+        train_to_the_end(training, f"{loaded.name} {config.name}", world, _GOES_ON)
+        record = training.finish()
     finally:
         world.leave()
     paths = {
@@ -97,23 +103,22 @@ def command(
         "telemetry": str(folder / TELEMETRY),
     }
     if report and world.leads:
-        paths["report"] = str(_write_report(folder / TELEMETRY, folder / "training.html"))
+        paths["report"] = str(_write_report(folder / TELEMETRY, folder / PAGE))
 
     def show() -> None:
         metric = "not finite" if record.metric is None else f"{record.metric:.4f}"
-        print(
+        say(
             f"{paths['checkpoint']}: {record.metric_name} {metric} on held-out examples, {config.name}, "
             f"{record.steps_applied} steps applied, {record.steps_skipped} skipped"
         )
         if "report" in paths:
-            print(f"report: {paths['report']}")
+            say(f"report: {paths['report']}")
         # What lies in models/ is found by export itself; any other recipe must be pointed at.
         at_home = recipe.resolve() == (MODELS / recipe.name).resolve()
-        print(f"next: mpdeploy export {paths['checkpoint']}" + ("" if at_home else f" --recipe {recipe}"))
+        say(f"next: mpdeploy export {paths['checkpoint']}" + ("" if at_home else f" --recipe {recipe}"))
 
-    if not world.leads:
-        drop_output()  # the leading process speaks for all
-    return Outcome({**paths, "configuration": str(config), "record": asdict(record)}, show)
+    document = {**paths, "configuration": str(config), "record": asdict(record)}
+    return Outcome(document, show, speaks=world.leads)
 
 
 def _write_report(telemetry: Path, page: Path) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from mpdeploy.cli.outcome import TerminatedError
 from mpdeploy.cli.progress import Report, meter, note
 
 if TYPE_CHECKING:
@@ -18,10 +19,15 @@ _SMOOTHING = 0.05  # weight of the newest step in the pace shown
 
 
 class Stop:
-    """Whether the user asked to stop."""
+    """Whether the user asked to stop, and the signal that said so."""
 
     def __init__(self) -> None:
         self.requested = False
+        self.signal = signal.SIGINT
+
+    def fault(self) -> KeyboardInterrupt:
+        """Return what to raise."""
+        return TerminatedError() if self.signal == signal.SIGTERM else KeyboardInterrupt()
 
 
 @contextlib.contextmanager
@@ -30,7 +36,7 @@ def on_interrupt() -> Iterator[Stop]:
     stop = Stop()
 
     def request(number: int, frame: FrameType | None) -> None:
-        stop.requested = True
+        stop.requested, stop.signal = True, signal.Signals(number)
         for kind, handler in before.items():
             signal.signal(kind, handler)
 
@@ -42,8 +48,8 @@ def on_interrupt() -> Iterator[Stop]:
             signal.signal(kind, handler)
 
 
-def train_to_the_end(training: "Training", what: str, world: "World") -> None:
-    """Train while showing progress.
+def train_to_the_end(training: "Training", what: str, world: "World", goes_on: str) -> None:
+    """Train while showing progress; ``goes_on`` says how a training that was stopped goes on.
 
     Raises ``KeyboardInterrupt`` after a step and its saved state if the user asked to stop.
     """
@@ -58,8 +64,8 @@ def train_to_the_end(training: "Training", what: str, world: "World") -> None:
             if world.mean(float(stop.requested)) > 0:  # any process may have been asked
                 training.save()
                 if world.leads:
-                    note(f"stopped after step {step.step}; the same command with --resume goes on from there")
-                raise KeyboardInterrupt
+                    note(f"stopped after step {step.step}; {goes_on}")
+                raise stop.fault()
     if world.leads and training.streak > 1:
         note(f"warning: the last {training.streak} steps were skipped: nothing finite came any more")
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mpdeploy.cli.console import show as show_drawn
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
+from mpdeploy.cli.words import Word
 from mpdeploy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,8 +28,8 @@ _FILE = click.Path(path_type=Path)
 @click.command(
     epilog="Exit code 0: within budget; 1: over budget.  A model with FP16 or BF16 tensors runs with every tensor "
     "really rounded, on any machine: ONNX Runtime's own CPU run would hide overflow and underflow.  An mpdeploy.toml "
-    "in the current folder may set budget, tasks, metrics and baseline in its table [verify], and budgets by format "
-    "in [verify.fp16] and [verify.bf16]."
+    "in the current folder may set budget, tasks and baseline in its table [verify], and budgets by format in "
+    "[verify.fp16] and [verify.bf16]; metrics, which are code, count only in a file named with --settings."
 )
 @click.argument("reference", type=_FILE)
 @click.argument("candidate", type=_FILE)
@@ -59,16 +61,20 @@ _FILE = click.Path(path_type=Path)
     help="detection:OUTPUT, detection:boxes=B,scores=S,classes=C, or masks:OUTPUT[@THRESHOLD].",
 )
 @click.option("--metric", "metrics", multiple=True, metavar="M", help="Your own: module.py:callable.")
-@click.option(
-    "--runtime", type=click.Choice(_RUNTIMES), default="auto", show_default=True, help="What runs the candidate."
-)
+@click.option("--runtime", type=Word(_RUNTIMES), default="auto", show_default=True, help="What runs the candidate.")
 @click.option(
     "--emulate",
-    type=click.Choice(_ARITHMETIC),
+    type=Word(_ARITHMETIC),
     help="What if: round running totals of the candidate's low sums after every 128 (chunked) or 16 (half) terms, or "
     "operands of its FP32 matrix products to TF32 or FP8.",
 )
 @click.option("--ignore-labels", is_flag=True, help="Do not read the right answers in the data.")
+@click.option(
+    "--settings",
+    "named",
+    type=_FILE,
+    help="A TOML file with budget, tasks, metrics, baseline [default: mpdeploy.toml, if it is here].",
+)
 @click.option("--force", is_flag=True, help="Let a run pass that is no evidence.")
 @click.option("--report", "folder", type=_FILE, help="Write report.html and report.json here.")
 @click.option("--junit", type=_FILE, help="Write JUnit XML for a CI server.")
@@ -89,6 +95,7 @@ def command(
     runtime: str,
     emulate: str | None,
     ignore_labels: bool,
+    named: Path | None,
     force: bool,
     folder: Path | None,
     junit: Path | None,
@@ -99,17 +106,26 @@ def command(
 
     REFERENCE is an ONNX model, or a torch model in any form that export takes.
     """
+    from mpdeploy.conversion.api import plan_path_of
     from mpdeploy.numerics.budget import parse_budget
     from mpdeploy.report.compose import composed
+    from mpdeploy.report.write import report_files
+    from mpdeploy.runtime.apart import require_apart
     from mpdeploy.runtime.feeds import open_feeds
     from mpdeploy.session.compared import ARITHMETIC, subject_in
     from mpdeploy.verification.api import Depth, verify
-    from mpdeploy.verification.settings import find_settings
+    from mpdeploy.verification.settings import choose_settings
     from mpdeploy.verification.subject import emulated
     from mpdeploy.verification.tasks import Scoring
 
-    settings = find_settings(Path.cwd())
+    settings = choose_settings(named, tasks=tasks, metrics=metrics, baseline=baseline)
     feeds = open_feeds(data)
+    scoring = Scoring(settings.tasks, settings.metrics, labels=not ignore_labels)
+    require_apart(
+        (*(report_files(folder) if folder else ()), *(path for path in (junit, markdown) if path)),
+        models=(reference, candidate, checkpoint, plan_path_of(candidate)),
+        others=(feeds, settings.baseline, settings.path, given.recipe, given.factory, *scoring.metrics),
+    )
     if emulate is not None and runtime != "auto":
         raise UsageError("--emulate is for the emulator", remedy="leave --runtime out")
     theirs = subject_in(candidate, runtime) if emulate is None else emulated(candidate, ARITHMETIC[emulate])
@@ -119,8 +135,8 @@ def command(
         feeds.through(lambda stream: track(stream, "verify", feeds.count)),
         parse_budget(budget) if budget is not None else settings,
         depth=Depth(noise=not no_noise, layers=layers),
-        scoring=Scoring(tasks or settings.tasks, metrics or settings.metrics, labels=not ignore_labels),
-        baseline=baseline or settings.baseline,
+        scoring=scoring,
+        baseline=settings.baseline,
         witnesses=_witnesses(checkpoint, given, feeds),
         force=force,
     )
@@ -128,11 +144,9 @@ def command(
     _write(report, folder, junit, markdown)
 
     def show() -> None:
-        from rich.console import Console
-
         from mpdeploy.report.terminal import terminal
 
-        Console(highlight=False).print(terminal(report))
+        show_drawn(terminal(report))
 
     return Outcome(drift, show, exit_code=0 if drift.verdict.passed else 1)
 

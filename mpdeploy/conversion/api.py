@@ -24,6 +24,7 @@ from mpdeploy.plan.calibrate import Calibration, calibrate, handed_over
 from mpdeploy.plan.planner import Keep, Planned, apply_plan, make_plan
 from mpdeploy.plan.policy import Policy, policy_named
 from mpdeploy.plan.record import PrecisionPlan
+from mpdeploy.runtime.apart import model_outputs, require_apart
 from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
 
 
@@ -49,6 +50,12 @@ def convert(
     """
     source, output = Path(source), Path(output)
     low = low_format(precision)
+    require_onnx_name(output)
+    require_apart(
+        (*model_outputs(output), plan_path_of(output)),
+        models=(source,),
+        others=(plan, ranges, data, plan_path_of(source)),
+    )
     model = io.load(source)
     if stamp.is_converted(model, low):
         return _unchanged(source, output, model, low)
@@ -126,9 +133,15 @@ def low_format(precision: str) -> Format:
     raise UsageError(f"unknown precision {precision!r}", remedy="use fp16 or bf16")
 
 
+def require_onnx_name(output: Path) -> None:
+    """Raise ``UsageError`` if a model is to be written under a name that says it is something else."""
+    if output.suffix.lower() != ".onnx" and not output.is_dir():  # a folder has a fault of its own
+        raise UsageError("the output is an ONNX model", where=str(output), remedy="give it a name that ends in .onnx")
+
+
 def plan_path_of(model: Path) -> Path:
     """Return where the plan of a converted model lies: ``net.onnx`` has ``net.plan.json``."""
-    return model.with_name(f"{model.stem}.plan.json")
+    return model.parent / f"{model.stem}.plan.json"
 
 
 def _read_plan(path: Path, low: Format) -> PrecisionPlan:
@@ -139,15 +152,14 @@ def _read_plan(path: Path, low: Format) -> PrecisionPlan:
 
 
 def _unchanged(source: Path, output: Path, model: ir.Model, low: Format) -> ConversionResult:
-    if source.resolve() != output.resolve():
-        if io.source_of(model).external:
-            io.save(model, output)
-        else:
-            with atomic_path(output) as scratch:
-                shutil.copyfile(source, scratch)
-        if plan_path_of(source).is_file():
-            with atomic_path(plan_path_of(output)) as scratch:
-                shutil.copyfile(plan_path_of(source), scratch)
+    if io.source_of(model).external:
+        io.save(model, output)
+    else:
+        with atomic_path(output) as scratch:
+            shutil.copyfile(source, scratch)
+    if plan_path_of(source).is_file():
+        with atomic_path(plan_path_of(output)) as scratch:
+            shutil.copyfile(plan_path_of(source), scratch)
     return ConversionResult(
         source=str(source),
         model=str(output),

@@ -6,10 +6,8 @@ from pathlib import Path
 from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.monitor import Progress
 from mpdeploy.engine.options import BuildOptions, features_named, parse_capabilities, parse_shapes, parse_size
-from mpdeploy.engine.publish import require_free
 from mpdeploy.engine.record import EngineRecord
 from mpdeploy.errors import UsageError
-from mpdeploy.graph.io import files_of
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Data
 
@@ -51,7 +49,6 @@ def build(
         raise UsageError("the shape ranges come from --data or from --shapes, not from both", where="mpdeploy build")
     if rebuilds < 1:
         raise UsageError("an engine is built at least once", where=f"--rebuilds {rebuilds}")
-    require_free(Path(output), _files_read(Path(model), plan, drift, data, timing_cache))
     options = BuildOptions(
         profiles=parse_shapes(_words(shapes)),
         capabilities=parse_capabilities(_words(sm)),
@@ -74,12 +71,6 @@ def build(
         rebuilds=rebuilds,
         progress=progress,
     )
-
-
-def _files_read(model: Path, *others: object) -> tuple[Path, ...]:
-    """Every file that the build reads, the model's external data among them."""
-    named = tuple(Path(other) for other in others if isinstance(other, str | Path))
-    return (*(files_of(model) if model.is_file() else ()), *named)
 
 
 def _words(given: str | float | Sequence[str | float]) -> tuple[str, ...]:

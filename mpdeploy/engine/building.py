@@ -15,7 +15,7 @@ from mpdeploy.engine.monitor import Progress
 from mpdeploy.engine.network import Network
 from mpdeploy.engine.options import BuildOptions
 from mpdeploy.engine.proof import check_kept, check_lowered, check_plan, narrowed, promises_of
-from mpdeploy.engine.publish import publish_engine
+from mpdeploy.engine.publish import publish_engine, require_free
 from mpdeploy.engine.ranges import profile_from
 from mpdeploy.engine.record import DriftSummary, EngineRecord, file_facts, sidecar_of
 from mpdeploy.engine.spread import measure_spread
@@ -25,6 +25,7 @@ from mpdeploy.files import readable_file, scratch_path
 from mpdeploy.graph.io import files_of, load
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.record import PrecisionPlan
+from mpdeploy.runtime.apart import require_apart
 from mpdeploy.runtime.facts import ModelFacts, model_facts
 from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
 from mpdeploy.runtime.fit import fit
@@ -61,8 +62,9 @@ def build_engine(
     """
     source, target_path = readable_file(Path(model), "model"), Path(output)
     chosen = options or BuildOptions()
-    if source.resolve() == target_path.resolve():
-        raise UsageError("the engine would overwrite the model", where=str(target_path), remedy="name another output")
+    caches = () if chosen.timing_cache is None else (Path(chosen.timing_cache),)
+    require_apart((target_path, sidecar_of(target_path), *caches), models=(source,), others=(plan, drift, data))
+    require_free(target_path)
     feeds = None if data is None else as_feeds(data)
     maker = find_backend(backend)
     target = maker.target(chosen, find_gpus())

@@ -66,7 +66,7 @@ def kernel_cache_path(engine: Path, record: EngineRecord) -> Path | None:
     home = engine.resolve().parent
     if any((folder / "manifest.sha256").is_file() for folder in (home, *home.parents[:1])):
         return None
-    return engine.with_name(engine.name + ".kernels")
+    return engine.parent / f"{engine.name}.kernels"
 
 
 def kernel_cache_key(record: EngineRecord, version: str, gpu: Gpu) -> str:

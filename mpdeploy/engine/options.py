@@ -7,7 +7,7 @@ from enum import Enum
 
 from mpdeploy.errors import UsageError
 
-_SHAPE = re.compile(r"\d+(x\d+)*|scalar", re.ASCII)
+_SHAPE = re.compile(r"\d{1,18}([x,]\d{1,18})*|scalar", re.ASCII)
 _SIZE = re.compile(r"(\d+)([KMG]?)(?:iB|B)?", re.IGNORECASE | re.ASCII)
 _SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LEVELS = range(6)
@@ -99,7 +99,7 @@ class BuildOptions:
 
 
 def parse_shapes(words: Sequence[str]) -> tuple[Profile, ...]:
-    """Return the profiles that ``--shapes NAME:MIN:OPT:MAX`` words describe; shapes look like 1x3x224x224.
+    """Return the profiles that ``--shapes NAME:MIN:OPT:MAX`` words describe, with shapes as 1x3x224x224 or 1,3,224,224.
 
     The second word for the same input opens a second profile, and so on; an input with fewer words than
     another keeps its last range in the further profiles.  Raises ``UsageError`` on a malformed word.
@@ -163,4 +163,4 @@ def _parse_range(word: str) -> ShapeRange:
 
 
 def _parse_shape(text: str) -> Shape:
-    return () if text == "scalar" else tuple(map(int, text.split("x")))
+    return () if text == "scalar" else tuple(map(int, text.replace(",", "x").split("x")))

@@ -1,43 +1,37 @@
 """Engine and sidecar appear together: two names cannot change in one step, so they change back to back."""
 
 import contextlib
-import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from mpdeploy import records
+from mpdeploy.documents import parse_json
 from mpdeploy.engine.record import EngineRecord, sidecar_of
 from mpdeploy.errors import UsageError
 from mpdeploy.files import disk_faults, scratch_path
 
-_ELSEWHERE = "name another output"
 _SCHEMA = f"{EngineRecord.schema.partition('/')[0]}/"
 
 
-def require_free(target: Path, inputs: Iterable[Path] = ()) -> None:
-    """Raise ``UsageError`` if the engine ``target`` or its sidecar would replace what is neither.
+def require_free(target: Path) -> None:
+    """Raise ``UsageError`` if the sidecar of the engine ``target`` would replace another document.
 
-    That is: one of ``inputs``, which the build reads; another document where the sidecar goes,
-    such as the plan of ``low.onnx``, which has the name of the sidecar of ``low.plan``.
+    Such as the plan of ``low.onnx``, which has the name of the sidecar of ``low.plan``.
     """
     sidecar = sidecar_of(target)
-    for path, what in ((target, "the engine"), (sidecar, "the engine's sidecar")):
-        if not path.exists():
-            continue
-        lost = next((given for given in inputs if given.exists() and path.samefile(given)), None)
-        if lost is not None:
-            raise UsageError(f"{what} would overwrite what it is built from", where=str(path), remedy=_ELSEWHERE)
     if sidecar.is_file() and not _is_sidecar(sidecar):
         raise UsageError(
-            "the engine's sidecar would overwrite a file that is no sidecar", where=str(sidecar), remedy=_ELSEWHERE
+            "the engine's sidecar would overwrite a file that is no sidecar",
+            where=str(sidecar),
+            remedy="name another output",
         )
 
 
 def _is_sidecar(path: Path) -> bool:
     """Whether the file is an engine's sidecar, of whatever version, or so damaged that it is no document at all."""
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except ValueError:
         return True
     return isinstance(document, dict) and str(document.get("schema")).startswith(_SCHEMA)

@@ -63,4 +63,4 @@ def file_facts(path: Path) -> FileFacts:
 
 def sidecar_of(engine: Path) -> Path:
     """Return the path of an engine's sidecar: the engine's name with ``.json`` added."""
-    return engine.with_name(engine.name + ".json")
+    return engine.parent / f"{engine.name}.json"

@@ -29,6 +29,8 @@ IN_MEMORY_BYTES = 1024  # tensors below this size are parsed with the graph
 SINGLE_FILE_BYTES = 2**31 - 2**20  # protobuf refuses messages of 2 GiB and more
 
 _SOURCE = "mpdeploy.source"
+_TORCH = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pt2", ".ts")
+_DATA_NAME = r"\.[0-9a-f]{12}\.data"  # behind a model's name: a hash of the content
 
 Item = TypeVar("Item")
 
@@ -91,13 +93,22 @@ def read_skeleton(path: Path) -> onnx.ModelProto:
             proto.ParseFromString(wire.strip(buffer, path.name, IN_MEMORY_BYTES))
     except (wire.WireError, DecodeError) as error:
         raise UsageError(
-            f"not an ONNX model, or a truncated one ({error})",
-            where=str(path),
-            remedy="export or download it again",
+            f"not an ONNX model, or a truncated one ({error})", where=str(path), remedy=_remedy_for(path)
         ) from error
     if not proto.ir_version or not proto.HasField("graph"):
         raise UsageError("not an ONNX model", where=str(path), remedy="give a file written by an ONNX exporter")
     return proto
+
+
+def _remedy_for(path: Path) -> str:
+    """What to do with a file that is no ONNX model, by what it looks like."""
+    with path.open("rb") as stream:
+        first = stream.read(2)
+    if path.suffix == ".npz":
+        return "this looks like data: give it with --data"
+    if first == b"PK" or first[:1] == b"\x80" or path.suffix.lower() in _TORCH:
+        return f"this looks like a torch model: 'mpdeploy export {path}' makes ONNX of it"
+    return "export or download it again"
 
 
 def save(model: ir.Model, path: Path) -> None:
@@ -199,6 +210,13 @@ def serialised(model: ir.Model) -> tuple[bytes, list[StreamedTensor]]:
     return content, tensors
 
 
+def data_files_of(path: Path) -> tuple[Path, ...]:
+    """Return the data files in the folder of ``path`` that are named as those that ``save`` writes for it."""
+    pattern = re.compile(re.escape(path.name) + _DATA_NAME)
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    return tuple(sorted(file for file in beside if pattern.fullmatch(file.name)))
+
+
 def _own_data_file(path: Path) -> Path | None:
     """The data file that an earlier ``save`` to ``path`` wrote, if the model there still points to it."""
     if not path.is_file():
@@ -209,7 +227,7 @@ def _own_data_file(path: Path) -> Path | None:
         return None
     for tensor in _external_tensors(proto):
         location = _external_info(tensor).get("location", "")
-        if re.fullmatch(re.escape(path.name) + r"\.[0-9a-f]{12}\.data", location):
+        if re.fullmatch(re.escape(path.name) + _DATA_NAME, location):
             return path.with_name(location)
     return None
 

@@ -26,7 +26,7 @@ class Budget:
         return ", ".join(map(str, (*self.limits, *self.scores)))
 
 
-_LIMIT = re.compile(r"^(?:(?P<output>.+):)?(?P<metric>[\w.]+)\s*(?P<sign>>=|<=)\s*(?P<value>\S+)$")
+_LIMIT = re.compile(r"^(?:(?P<output>.+):)?(?P<metric>[\w.]+)\s*(?P<sign>>=|<=)\s*(?P<value>\S+(?:\s*%)?)$")
 
 
 def parse_budget(text: str, origin: str = "as given") -> Budget:
@@ -73,8 +73,9 @@ def _known(wrong: str) -> str:
 
 
 def _number(text: str, where: str) -> float:
+    percent = text.endswith("%")
     try:
-        value = float(text)
+        value = float(text.removesuffix("%")) / (100 if percent else 1)
     except ValueError:
         raise UsageError(f"'{text}' is no number", where=where) from None
     if math.isnan(value):

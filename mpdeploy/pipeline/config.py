@@ -1,7 +1,6 @@
 """`deploy.toml`: what a pipeline takes, makes and demands; ``EXAMPLE`` shows every key."""
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from mpdeploy.documents import read_toml
 from mpdeploy.engine.backends import BACKEND_NAMES
 from mpdeploy.errors import MpdeployError, UsageError
-from mpdeploy.files import readable_file
 from mpdeploy.numerics.formats import LOW_FORMATS
 from mpdeploy.pipeline.toml_lines import line_of
 
@@ -147,13 +146,10 @@ def read_deployment(path: Path) -> Deployment:
     Raises ``UsageError`` that names the line if it is not TOML, a key is unknown or missing, or a value is of a
     wrong type or impossible.
     """
-    text = readable_file(path, "deployment file").read_text(encoding="utf-8", errors="replace")
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"not valid TOML: {error}", where=str(path)) from error
+    content, text = read_toml(path, "deployment file")
     fault = _Fault(path, text)
     _check_keys(content, fault)
+    _wrap_single(content)
     try:
         deployment = msgspec.convert(content, Deployment, strict=True)
     except msgspec.ValidationError as error:
@@ -162,6 +158,18 @@ def read_deployment(path: Path) -> Deployment:
         raise fault.at(keys, reason[:1].lower() + reason[1:]) from error
     _check_values(deployment, fault)
     return _relocated(deployment, path.parent)
+
+
+def _wrap_single(content: dict[str, Any]) -> None:
+    """Let one value stand where a list of them may: ``precision = "fp16"``; formats in any case."""
+    for key, kind in _TABLES.items():
+        table = content.get(key, {})
+        for field in fields(kind):
+            value = table.get(field.name)
+            if "tuple" in str(field.type) and isinstance(value, str | int) and not isinstance(value, bool):
+                table[field.name] = value = [value]
+            if field.name == "precision" and isinstance(value, list):
+                table[field.name] = [word.lower() if isinstance(word, str) else word for word in value]
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,21 @@ from mpdeploy.engine.backends import find_backend
 from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.gpu import find_gpus
 from mpdeploy.engine.options import BuildOptions
+from mpdeploy.engine.record import sidecar_of
+from mpdeploy.errors import named_in
+from mpdeploy.files import atomic_folder
+from mpdeploy.graph.io import files_of
 from mpdeploy.numerics.formats import Format
-from mpdeploy.pipeline.manifest import write_manifest
+from mpdeploy.pipeline.manifest import is_exported, write_manifest
 from mpdeploy.pipeline.record import Exported, ExportResult, Stage, Watch, Wishes, quiet_stage, unwatched
 from mpdeploy.pipeline.reference import REFERENCE, feeds_for, make_reference, trained_ranges, with_notes
 from mpdeploy.pipeline.steps import profiles_for, report_on
+from mpdeploy.records import relocated, save
 from mpdeploy.report.write import write_report
+from mpdeploy.runtime.apart import require_apart
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
 from mpdeploy.source.given import NOTHING, Given
+from mpdeploy.source.kinds import Kind, kind_of
 from mpdeploy.source.ranges import RANGES
 from mpdeploy.verification.api import verify
 from mpdeploy.verification.tasks import Scoring
@@ -36,15 +43,50 @@ def export(
 
     ``model`` is a file or folder in any form that ``mpdeploy.source.kinds.Kind`` names, ``given`` what its form
     does not say.  ``stage`` surrounds each step and ``watch`` wraps each pass over data, for progress;
-    ``commands`` go into the report as the way to reproduce it.  Raises what the steps raise; what was written
-    before stays.
+    ``commands`` go into the report as the way to reproduce it.  What an earlier export wrote into the folder is
+    replaced in one step when all is done; other files there stay.  Raises what the steps raise, and ``UsageError`` if
+    a file that is read would be replaced; then the folder is as it was.
     """
     started = time.monotonic()
-    reference = folder / REFERENCE
     # What can never work is refused before the work.
+    replaced = tuple(path for path in _replaced(folder, wishes) if not _stays(model, path))
+    require_apart(replaced, models=(model,), others=(wishes.data, given.recipe, given.factory))
     for _, backend in wishes.engines:
         find_backend(backend).target(BuildOptions(), find_gpus())
     data = open_feeds(wishes.data) if wishes.data is not None else None
+    with atomic_folder(folder, is_exported) as scratch, named_in(scratch, folder):
+        made = _fill(scratch, folder, model, wishes, given, data, stage, watch, commands)
+    return replace(made, seconds=round(time.monotonic() - started, 3))
+
+
+def _replaced(folder: Path, wishes: Wishes) -> tuple[Path, ...]:
+    """What the export replaces in its folder: what is written now, and what an earlier one wrote."""
+    there = (path for path in folder.iterdir() if is_exported(path.name)) if folder.is_dir() else ()
+    names = (REFERENCE, *(f"model.{precision.value}.onnx" for precision in wishes.precisions))
+    return tuple(dict.fromkeys((*(folder / name for name in names), *there)))
+
+
+def _stays(model: Path, target: Path) -> bool:
+    """Whether a model in one file lies where the reference goes, which is a copy of it then."""
+    if target.name != REFERENCE or model.is_symlink() or not model.is_file() or not target.exists():
+        return False
+    here = model.parent.resolve() / model.name == target.parent.resolve() / target.name
+    return here and kind_of(model) is Kind.ONNX and len(files_of(model)) == 1
+
+
+def _fill(
+    scratch: Path,
+    folder: Path,
+    model: Path,
+    wishes: Wishes,
+    given: Given,
+    data: Feeds | None,
+    stage: Stage,
+    watch: Watch,
+    commands: tuple[str, ...],
+) -> ExportResult:
+    """Make all files of the export in ``scratch``; what they and the result say of paths is about ``folder``."""
+    reference = scratch / REFERENCE
     with stage("export to FP32 ONNX and check it against torch"):
         record, examples = make_reference(model, reference, given, data)
     record = with_notes(record)
@@ -53,13 +95,14 @@ def export(
     models = tuple(_model(reference, precision, ranges, proof, wishes, stage, watch) for precision in wishes.precisions)
     for precision, backend in wishes.engines:
         with stage(f"build the {precision.value.upper()} engine ({backend})"):
-            models = tuple(_with_engine(m, backend, proof) if m.precision is precision else m for m in models)
+            models = tuple(_with_engine(m, backend, proof, folder) if m.precision is precision else m for m in models)
     passed = all(m.drift.verdict.passed for m in models)
     with stage("write the report and the manifest"):
-        html, document = write_report(report_on(record, models, commands), folder)
-        others = (html, document, folder / RANGES)
-        manifest = write_manifest(folder, model, reference, models, others, passed=passed)
-    return ExportResult(
+        report = report_on(record, models, commands)
+        html, document = write_report(relocated(report, scratch, folder), scratch)
+        others = (html, document, scratch / RANGES)
+        manifest = write_manifest(scratch, model, reference, models, others, passed=passed)
+    result = ExportResult(
         checkpoint=str(model),
         reference=str(reference),
         torch_difference=record.difference,
@@ -67,10 +110,11 @@ def export(
         report_html=str(html),
         report_json=str(document),
         passed=passed,
-        seconds=round(time.monotonic() - started, 3),
+        seconds=0.0,
         manifest=str(manifest),
         notes=record.notes,
     )
+    return relocated(result, scratch, folder)
 
 
 def _model(
@@ -86,9 +130,11 @@ def _model(
     return Exported(precision, conversion, drift)
 
 
-def _with_engine(model: Exported, backend: str, feeds: Feeds) -> Exported:
+def _with_engine(model: Exported, backend: str, feeds: Feeds, folder: Path) -> Exported:
     source = Path(model.conversion.model)
     target = source.with_suffix(".engine")
     options = BuildOptions(profiles=profiles_for(source, feeds))
     record = build_engine(source, target, backend=backend, options=options, expect=model.precision)
+    record = relocated(record, source.parent, folder)
+    save(record, sidecar_of(target))
     return replace(model, engine=record, engine_path=str(target))

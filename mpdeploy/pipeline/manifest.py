@@ -1,5 +1,6 @@
 """The manifest of an export: every file that it wrote, with its hash."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,16 @@ from mpdeploy.engine.record import sidecar_of
 from mpdeploy.files import sha256_of
 from mpdeploy.graph.io import files_of
 from mpdeploy.pipeline.record import Exported
+from mpdeploy.report.write import HTML, JSON
+from mpdeploy.source.ranges import RANGES
+
+_RECORDS = frozenset({MANIFEST, HTML, JSON, RANGES})
+_MODELS = re.compile(r"model(\.[a-z0-9]+)?\.(onnx(\.[0-9a-f]{12}\.data)?|plan\.json|engine(\.json|\.kernels)?)")
+
+
+def is_exported(name: str) -> bool:
+    """Tell whether a file's name is one of those that exports write."""
+    return name in _RECORDS or _MODELS.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ finished stages and links between them, and no link ever shows files of two runs
 import contextlib
 import hashlib
 import json
-import os
+import re
 import secrets
 import shutil
 import time
@@ -23,12 +23,14 @@ from filelock import FileLock, Timeout
 
 from mpdeploy import __version__, records
 from mpdeploy.errors import MpdeployError, UsageError
+from mpdeploy.exchange import flush
 from mpdeploy.files import disk_faults, sha256_of
 
 RECORD = "stage.json"
 STAGES = "stages"
 _KEY_DIGITS = 16
 _PART, _GONE = ".part", ".gone"
+_OURS = re.compile(rf".+-[0-9a-f]{{{_KEY_DIGITS}}}(\.part)?(-[0-9a-f]{{8}}\.gone)?")  # names of stages' folders
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,17 @@ class Workshop:
                 shutil.rmtree(work)
             work.mkdir(parents=True, exist_ok=True)
             _sweep(work)
-            make(work, final)
+            try:
+                make(work, final)
+            except BaseException as error:
+                if not goes_on:
+                    shutil.rmtree(work, ignore_errors=True)
+                elif isinstance(error, KeyboardInterrupt):
+                    error.args = (f"what was done is kept in {work}, and the same command goes on from there",)
+                raise
             record = StageRecord(name, dict(inputs), _hashes(work), round(time.monotonic() - started, 3))
             records.save(record, work / RECORD)
-            _flush(work)
+            flush(work)
             if final.exists():  # its files were tampered with, or it was being removed
                 self._remove(final)
             work.rename(final)
@@ -122,7 +131,7 @@ class Workshop:
         linked = {path.resolve() for path in self.folder.iterdir() if path.is_symlink()}
         keep = {path.resolve() for path in self.used} | linked
         for path in (self.folder / STAGES).iterdir():
-            if not any(kept.is_relative_to(path.resolve()) for kept in keep):
+            if _OURS.fullmatch(path.name) and not any(kept.is_relative_to(path.resolve()) for kept in keep):
                 self._remove(path)
         for path in self.folder.glob(f".*{_PART}"):
             path.unlink()
@@ -180,12 +189,3 @@ def _sweep(work: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _flush(folder: Path) -> None:
-    for path in (*folder.rglob("*"), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -6,8 +6,12 @@ from mpdeploy.report import words
 from mpdeploy.report.inside_view import noise_text, repair_text
 from mpdeploy.report.record import Report
 from mpdeploy.report.view import Candidate, metric_text, view_of
+from mpdeploy.texts import one_line
 
 _REASONS, _CULPRITS = 10, 5
+# As entities where there are some: a backslash ahead of a link's colon would not keep it from becoming one.
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "/": "&#47;", "@": "&#64;"}
+_HARMLESS = str.maketrans({**{sign: f"\\{sign}" for sign in "\\`*_[]()|#~$!"}, **_ENTITIES})
 
 
 def markdown(report: Report) -> str:
@@ -49,7 +53,7 @@ def _candidate(c: Candidate) -> Iterator[str]:
             yield ""
             yield _plain(repair_text(blame))
             yield ""
-            yield "```\n" + blame.repair.command.replace("`", "'") + "\n```"
+            yield "```\n" + one_line(blame.repair.command).replace("`", "'") + "\n```"
         yield ""
     if noise := noise_text(drift):
         ran = _plain(drift.candidate_run.runtime)
@@ -67,11 +71,9 @@ def _limit(text: str) -> str:
 
 def _code(text: str) -> str:
     """The text as code in a table cell: no pipe, no backquote, one line."""
-    return "`" + " ".join(text.split()).replace("`", "'").replace("|", "¦") + "`"
+    return "`" + one_line(" ".join(text.split())).replace("`", "'").replace("|", "¦") + "`"
 
 
 def _plain(text: str) -> str:
     """The text with Markdown's and HTML's own characters made harmless."""
-    for sign in "\\`*_[]<>|#":
-        text = text.replace(sign, f"\\{sign}" if sign not in "<>" else {"<": "&lt;", ">": "&gt;"}[sign])
-    return " ".join(text.split())
+    return one_line(" ".join(text.split())).translate(_HARMLESS)

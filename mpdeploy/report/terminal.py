@@ -10,6 +10,7 @@ from mpdeploy.report import words
 from mpdeploy.report.inside_view import Inside
 from mpdeploy.report.record import Report
 from mpdeploy.report.view import Candidate, View, view_of
+from mpdeploy.texts import one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,9 +33,9 @@ def terminal(report: Report) -> "RenderableType":
         if len(view.candidates) == 1:
             parts.append(_outputs(candidate))
         parts.append(_verdict(candidate))
-        parts += [Text(words.printable(f"  note: {note}"), style="dim") for note in candidate.drift.notes]
+        parts += [Text(one_line(f"  note: {note}"), style="dim") for note in candidate.drift.notes]
         if candidate.noise:
-            parts.append(Text(f"  the reference's own noise: {candidate.noise}", style="dim"))
+            parts.append(Text(one_line(f"  the reference's own noise: {candidate.noise}"), style="dim"))
         if candidate.inside is not None:
             parts += _inside(candidate.inside)
     return Group(*parts)
@@ -111,10 +112,10 @@ def _verdict(candidate: Candidate) -> "RenderableType":
 
     verdict, drift = candidate.drift.verdict, candidate.drift
     text = Text("PASSED  " if verdict.passed else "FAILED  ", style="bold green" if verdict.passed else "bold red")
-    text.append(words.printable(candidate.name), style="bold")
-    text.append(f"  {candidate.samples}, budget {drift.budget.origin}", style="dim")
+    text.append(one_line(candidate.name), style="bold")
+    text.append(one_line(f"  {candidate.samples}, budget {drift.budget.origin}"), style="dim")
     for reason in verdict.reasons[:_REASONS_SHOWN]:
-        text.append(f"\n  {reason.code}  ", style="red").append(words.printable(reason.text), style="default")
+        text.append(f"\n  {reason.code}  ", style="red").append(one_line(reason.text), style="default")
     if len(verdict.reasons) > _REASONS_SHOWN:
         text.append(f"\n  and {len(verdict.reasons) - _REASONS_SHOWN} more", style="default")
     return text
@@ -141,7 +142,7 @@ def _inside(inside: Inside) -> "Iterator[RenderableType]":
     from rich.text import Text
 
     for remark in inside.remarks:
-        yield Text(words.printable(f"  {remark}"))
+        yield Text(one_line(f"  {remark}"))
     if inside.culprits:
         table = _table("Node", "Does", "Evidence", "Plan")
         for row in inside.culprits[:_REASONS_SHOWN]:
@@ -151,7 +152,7 @@ def _inside(inside: Inside) -> "Iterator[RenderableType]":
         yield table
     if inside.repair:
         yield Text(f"\n{inside.repair}", style="green" if inside.repaired else "red")
-        yield Text("\n".join(map(words.printable, _lines(inside.command))))
+        yield Text("\n".join(map(one_line, _lines(inside.command))))
 
 
 def _lines(command: str) -> Iterator[str]:
@@ -179,4 +180,4 @@ def _table(*titles: str) -> "Table":
 def _plain(text: str) -> str:
     from rich.markup import escape
 
-    return escape(words.printable(text))
+    return escape(one_line(text))

@@ -57,8 +57,3 @@ def size(count: float) -> str:
 def count(number: int, what: str) -> str:
     """Return ``1 sample``, ``2 samples``, ``12 345 samples``."""
     return f"{number:,}".replace(",", " ") + f" {what}" + ("" if number == 1 else "s")
-
-
-def printable(text: str) -> str:
-    """Return the text without control characters, which a terminal would obey: they stand as escapes."""
-    return "".join(sign if sign.isprintable() or sign == " " else ascii(sign)[1:-1] for sign in text)

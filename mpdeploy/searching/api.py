@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from mpdeploy.conversion import stamp
-from mpdeploy.conversion.api import low_format, write
+from mpdeploy.conversion.api import low_format, plan_path_of, require_onnx_name, write
 from mpdeploy.conversion.trial import copy_of
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.budget import Budget, parse_budget
@@ -12,6 +12,7 @@ from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.calibrate import calibrate
 from mpdeploy.plan.planner import Keep, bind
 from mpdeploy.plan.policy import policy_named
+from mpdeploy.runtime.apart import model_outputs, require_apart
 from mpdeploy.runtime.feeds import Data, as_feeds
 from mpdeploy.runtime.remembered import Remembered
 from mpdeploy.searching.loop import Progress, Search
@@ -55,6 +56,8 @@ def search(
     source, output = Path(source), Path(output)
     if trials < 1:
         raise UsageError("a search tries at least one plan", where=f"--trials {trials}")
+    require_onnx_name(output)
+    require_apart((*model_outputs(output), plan_path_of(output)), models=(source,), others=(data, *scoring.metrics))
     task = _task(source, precision, data, budget, policy, Keep(keep_fp32, op_fp32), scoring, low_io=low_io)
     found = Search(task, trials, progress or (lambda step: None)).run()
     planned = task.plan(found.best.searched)

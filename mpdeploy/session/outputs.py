@@ -9,6 +9,7 @@ import numpy as np
 
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_folder, atomic_path
+from mpdeploy.runtime.apart import require_apart
 from mpdeploy.runtime.feeds import Feeds, save_npz
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.runner import Array, Execution, Runner
@@ -51,10 +52,11 @@ def run_over(runner: Runner, model: str, feeds: Feeds, output: Path | None) -> R
 
     ``output`` ending in ``.npz`` takes the outputs of a single feed, any other name becomes a folder with one
     ``.npz`` for each feed; either appears whole or not at all.  Raises ``UsageError`` for data that do not fit, and
-    for outputs that would take the place of the data, or of a folder with other things in it.
+    for outputs that would take the place of the model, the data, or a folder with other things in it.
     """
-    if output is not None and output.exists() and Path(feeds.name).exists() and output.samefile(feeds.name):
-        raise UsageError("the outputs would replace the data", where=str(output), remedy="name another output")
+    if output is not None:
+        files, folders = ((output,), ()) if output.suffix == ".npz" else ((), (output,))
+        require_apart(files, folders=folders, models=(model,), others=(feeds,))
     tallies: dict[str, _Tally] = {}
     notes: dict[str, None] = {}
     count = 0

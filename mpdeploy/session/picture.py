@@ -4,13 +4,15 @@ from html import escape
 from pathlib import Path
 
 from mpdeploy import records
-from mpdeploy.files import write_text
+from mpdeploy.files import atomic_folder, write_text
 from mpdeploy.session.bench_record import BatchTiming, BenchReport, BenchRow, Unusable
 
 _WIDTH, _LABEL, _VALUE = 960, 350, 190  # pixels: the picture, the names on its left, the numbers on its right
 _BAR, _GAP, _HEAD = 22, 6, 34
 _COLOURS = ("#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#9c6b4e", "#9498a0")
 _FLAGGED = "#c9ccd1"  # a latency that is no result
+
+_FILES = ("bench.json", "bench.svg", "bench.html")
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -34,11 +36,18 @@ _PAGE = """<!doctype html>
 
 
 def write_bench(report: BenchReport, folder: Path) -> Path:
-    """Write ``bench.json``, ``bench.svg`` and ``bench.html`` into ``folder``; return the page's path."""
-    records.save(report, folder / "bench.json")
-    write_text(folder / "bench.svg", svg(report))
-    write_text(folder / "bench.html", page(report))
-    return folder / "bench.html"
+    """Write ``bench.json``, ``bench.svg`` and ``bench.html`` into ``folder``, all or none; return the page's path."""
+    with atomic_folder(folder, _FILES.__contains__) as scratch:
+        json, picture, html = bench_files(scratch)
+        records.save(report, json)
+        write_text(picture, svg(report))
+        write_text(html, page(report))
+    return bench_files(folder)[-1]
+
+
+def bench_files(folder: Path) -> tuple[Path, ...]:
+    """Return what ``write_bench`` writes in a folder."""
+    return tuple(folder / name for name in _FILES)
 
 
 def svg(report: BenchReport) -> str:

@@ -1,6 +1,5 @@
 """A Hugging Face folder: a config that names a class of transformers, and safetensors beside it."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mpdeploy.documents import parse_json
 from mpdeploy.errors import DependencyError, ModelError, MpdeployError, UsageError
 from mpdeploy.files import readable_file
 from mpdeploy.source.silence import silence
@@ -93,7 +93,7 @@ def load_huggingface(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
 def _config(folder: Path) -> dict[str, Any]:
     path = readable_file(folder / "config.json", "config")
     try:
-        config = json.loads(path.read_bytes())
+        config = parse_json(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise UsageError("the config is not JSON", where=str(path)) from error
     if not isinstance(config, dict):
@@ -154,7 +154,7 @@ def _weight_files(folder: Path) -> list[Path]:
             )
         return files
     try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        names = sorted(set(parse_json(index.read_bytes())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError("the index of the weights is damaged", where=str(index)) from error
     for name in names:

@@ -1,7 +1,10 @@
 """What a foreign model takes: from ``--input`` words, from data, or from the names of its own parameters."""
 
+import difflib
 import inspect
 import itertools
+import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +19,12 @@ from mpdeploy.train.specs import TensorSpec
 _SCANNED = 16  # feeds looked at for axes whose size changes
 _BATCH = 4
 _LENGTH = 32
+_LARGEST = 2**31  # elements of a made-up example
+_SIZE = re.compile(r"[0-9]{1,18}")
+_SPELLED = re.compile(r"^[0-9]+x|x[0-9]+(x|$)")
+_DTYPES = (
+    "float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64", "complex128",
+)  # fmt: skip
 _IDS = 2  # made-up integers stay below this: every vocabulary and every mask has them
 
 
@@ -38,12 +47,12 @@ def parse_input(word: str) -> tuple[TensorSpec, tuple[int, ...]]:
     shape_text, _, dtype = rest.partition(":")
     shape: list[int | str] = []
     sizes: list[int] = []
-    for place, axis in enumerate(filter(None, shape_text.split(","))):
+    for place, axis in enumerate(_axes(shape_text)):
         symbol, _, size = axis.strip().partition("=")
-        if symbol.isdigit() and not size:
+        if _SIZE.fullmatch(symbol) and not size:
             shape.append(int(symbol))
             sizes.append(int(symbol))
-        elif symbol.isidentifier() and (size.isdigit() or "=" not in axis):
+        elif symbol.isidentifier() and (_SIZE.fullmatch(size) or "=" not in axis):
             shape.append(symbol)
             sizes.append(int(size) if size else _LENGTH if place else _BATCH)
         else:
@@ -53,7 +62,20 @@ def parse_input(word: str) -> tuple[TensorSpec, tuple[int, ...]]:
             )
     if ":" not in word:
         raise UsageError(f"--input {word} has no shape", remedy="write NAME:SHAPE[:DTYPE] as in image:batch,3,224,224")
+    if dtype and dtype not in _DTYPES:
+        near = difflib.get_close_matches(dtype.lower(), _DTYPES, 1)
+        raise UsageError(
+            f"{dtype!r} is no type of an input in --input {word}",
+            remedy=f"did you mean {near[0]}?" if near else f"use one of {', '.join(_DTYPES)}",
+        )
     return TensorSpec(name, dtype or "float32", tuple(shape)), tuple(sizes)
+
+
+def _axes(text: str) -> list[str]:
+    """The axes of ``batch,3,224,224``, or of ``1x3x224x224`` as `mpdeploy build --shapes` has it."""
+    if "," not in text and _SPELLED.search(text):
+        return text.split("x")
+    return [axis for axis in text.split(",") if axis]
 
 
 def find_inputs(module: Any, words: tuple[str, ...], data: Feeds | None, where: str) -> Inputs:
@@ -176,6 +198,11 @@ def _invented(parsed: list[tuple[TensorSpec, tuple[int, ...]]]) -> dict[str, tor
             size if isinstance(axis, int) else known.setdefault(axis, size)
             for axis, size in zip(spec.shape, sizes, strict=True)
         )
+        if math.prod(shape) > _LARGEST:
+            raise UsageError(
+                f"--input {spec.name} would have {math.prod(shape):,} elements",
+                remedy="name an axis whose size may change, or give examples with --data",
+            )
         found[spec.name] = torch.from_numpy(invented_array(replace(spec, shape=shape), seed=len(found)))
     return found
 

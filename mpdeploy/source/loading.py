@@ -8,7 +8,7 @@ from mpdeploy.source.loaded import LoadedModule as LoadedModule
 from mpdeploy.train.assembly import load_data
 from mpdeploy.train.checkpoint import Checkpoint, load_checkpoint
 from mpdeploy.train.handover import Measured, checkpoint_of
-from mpdeploy.train.loading import LoadedRecipe, RecipeId, blamed_on, find_recipe, load_recipe
+from mpdeploy.train.loading import LoadedRecipe, RecipeId, blamed_on, find_recipe, load_recipe, require_named
 from mpdeploy.train.states import newest, read_state
 
 
@@ -16,7 +16,8 @@ def load_module(checkpoint: Path, recipe: Path | None = None) -> LoadedModule:
     """Return the model of a checkpoint of ours with its trained weights.
 
     The code comes from ``recipe``, or else from the file of the recorded name in ``models/`` of the current
-    folder; it is imported only if its hash is the recorded one.  Nothing in the checkpoint is executed.
+    folder, if it was named before; it is imported only if its hash is the recorded one.  Nothing in the checkpoint is
+    executed.
 
     Raises ``UsageError`` if a file is missing, damaged or another one, or the weights do not fit the model;
     ``ModelError`` if the checkpoint asks for Python objects.
@@ -52,7 +53,11 @@ def load_state(path: Path, recipe: Path | None = None) -> LoadedModule:
 
 
 def _recipe_of(identity: RecipeId, recipe: Path | None) -> LoadedRecipe:
-    return load_recipe(recipe if recipe is not None else find_recipe(identity, Path()), expected=identity)
+    if recipe is not None:
+        return load_recipe(recipe, expected=identity)
+    found = find_recipe(identity, Path())
+    require_named(identity, found)
+    return load_recipe(found, expected=identity)
 
 
 def _module_of(content: Checkpoint, source: LoadedRecipe, where: Path) -> LoadedModule:

@@ -1,6 +1,5 @@
 """Tensors and plain data out of a torch file or a safetensors file; nothing in either is executed."""
 
-import json
 import mmap
 import warnings
 from collections.abc import Iterable, Iterator
@@ -9,6 +8,7 @@ from typing import Any
 
 import torch
 
+from mpdeploy.documents import parse_json
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.files import readable_file
 from mpdeploy.runtime.plugins import importing_from
@@ -140,7 +140,7 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
         if size < 10 or not 2 <= length <= min(_MAX_HEADER, size - 8):
             raise _no_safetensors(path, f"its header would have {length} bytes, the file has {size}")
         try:
-            header = json.loads(stream.read(length).decode("utf-8"))
+            header = parse_json(stream.read(length))
         except (ValueError, RecursionError) as error:
             raise _no_safetensors(path, "its header is not JSON") from error
         if not isinstance(header, dict):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mpdeploy.errors import MpdeployError, UsageError
 from mpdeploy.files import readable_file
+from mpdeploy.train.known import is_known, remember
 from mpdeploy.train.recipe import Recipe
 
 MODELS = Path("models")
@@ -40,8 +41,9 @@ class LoadedRecipe:
 def load_recipe(path: str | Path, expected: RecipeId | None = None) -> LoadedRecipe:
     """Import the recipe file at ``path`` and return what it defines as ``recipe``.
 
-    With ``expected`` nothing is imported unless the file has that hash.  Raises ``UsageError`` if the file is
-    missing, another one, fails to import or defines no ``Recipe``.
+    With ``expected`` nothing is imported unless the file has that hash.  The recipe counts as named from then on (see
+    ``find_recipe``).  Raises ``UsageError`` if the file is missing, another one, fails to import or defines no
+    ``Recipe``.
     """
     path = Path(path)
     content = readable_file(path, "recipe").read_bytes()
@@ -53,6 +55,7 @@ def load_recipe(path: str | Path, expected: RecipeId | None = None) -> LoadedRec
             where=str(path),
             remedy="check out the version it was trained with, or point at it with --recipe FILE",
         )
+    remember(identity.sha256)
     found = getattr(_import(path, content, identity), "recipe", None)
     if not isinstance(found, Recipe):
         raise UsageError("the file defines no recipe", where=str(path), remedy="end it with `recipe = Recipe(...)`")
@@ -62,8 +65,9 @@ def load_recipe(path: str | Path, expected: RecipeId | None = None) -> LoadedRec
 def find_recipe(identity: RecipeId, folder: Path) -> Path:
     """Return where the recipe of a checkpoint lies: in ``models/`` beneath ``folder``, under its recorded name.
 
-    The name comes from a file that somebody else may have made, so it can only ever pick among the files that
-    the user keeps there.  Raises ``UsageError`` if it is not a bare file name, or there is no such file.
+    The name comes from a file that somebody else may have made, so it can only ever pick among the files there; who
+    made it may have brought these along, too: see ``require_named``.  Raises ``UsageError`` if it is not a bare file
+    name, or there is no such file.
     """
     name = identity.file
     if Path(name).name != name or not name.endswith(".py") or name.startswith(".") or "\\" in name:
@@ -79,6 +83,16 @@ def find_recipe(identity: RecipeId, folder: Path) -> Path:
             remedy="change to the folder it was trained in, or point at the recipe with --recipe FILE",
         )
     return path
+
+
+def require_named(identity: RecipeId, path: Path) -> None:
+    """Raise ``UsageError`` if a recipe that only a checkpoint asks for is none that the user has named before."""
+    if not is_known(identity.sha256):
+        raise UsageError(
+            "the checkpoint asks for code that you have not named here before",
+            where=str(path),
+            remedy=f"read it, and if you trust it, say --recipe {path}",
+        )
 
 
 @contextlib.contextmanager

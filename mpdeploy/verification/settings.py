@@ -1,12 +1,11 @@
 """``mpdeploy.toml``: what a project always asks of its candidates."""
 
-import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mpdeploy.documents import read_toml
 from mpdeploy.errors import UsageError
-from mpdeploy.files import readable_file
 from mpdeploy.numerics.budget import Budget, parse_budget
 from mpdeploy.numerics.formats import Format
 
@@ -19,7 +18,7 @@ _KEYS = frozenset({"budget", "tasks", "metrics", "baseline", *_FORMATS})
 class Settings:
     """The table ``[verify]``: budgets, for all candidates and by format, tasks, metrics, the baseline's path.
 
-    Tasks, metrics and paths are written as their flags are; paths are relative to the file.
+    Tasks, metrics and paths are written as their flags are; paths are relative to the file, which is ``path``.
     """
 
     budget: Budget | None = None
@@ -27,10 +26,46 @@ class Settings:
     tasks: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     baseline: Path | None = None
+    path: Path | None = None
 
     def budget_for(self, candidate: Format) -> Budget | None:
         """Return the budget for a candidate's coarsest format; None if the file sets none."""
         return self.by_format.get(candidate, self.budget)
+
+
+def choose_settings(
+    named: Path | None, *, tasks: tuple[str, ...], metrics: tuple[str, ...], baseline: Path | None = None
+) -> Settings:
+    """Return the settings of the file that was named, or else of the current folder's, under what flags say.
+
+    A file that nobody named may neither run code nor have read what lies outside its folder: ``UsageError`` if it names
+    metrics or such a baseline, and no flag says another.
+    """
+    found = find_settings(Path()) if named is None else load_settings(named)
+    if named is None and found.path is not None:
+        _require_harmless(found.path, () if metrics else found.metrics, None if baseline else found.baseline)
+    return replace(
+        found,
+        tasks=tasks or found.tasks,
+        metrics=metrics or found.metrics,
+        baseline=found.baseline if baseline is None else baseline,
+    )
+
+
+def _require_harmless(path: Path, metrics: tuple[str, ...], baseline: Path | None) -> None:
+    remedy = f"if you trust it, say --settings {path}"
+    if metrics:
+        raise UsageError(
+            f"the file names code to run, {metrics[0]}, and you did not name the file",
+            where=str(path),
+            remedy=f"{remedy}, or name the code with --metric",
+        )
+    if baseline is not None and not baseline.resolve().is_relative_to(path.parent.resolve()):
+        raise UsageError(
+            f"the file names a baseline outside its folder, {baseline}, and you did not name the file",
+            where=str(path),
+            remedy=f"{remedy}, or name the baseline with --baseline",
+        )
 
 
 def find_settings(folder: Path) -> Settings:
@@ -41,10 +76,7 @@ def find_settings(folder: Path) -> Settings:
 
 def load_settings(path: Path) -> Settings:
     """Return the settings in a file; ``UsageError`` if it is no TOML, or asks for something unknown."""
-    try:
-        document = tomllib.loads(readable_file(path, "settings file").read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not a TOML file: {error}", where=str(path)) from None
+    document, _ = read_toml(path, "settings file")
     table = document.get("verify", {})
     if not isinstance(table, dict):
         raise UsageError("'verify' is no table", where=str(path), remedy="write [verify]")
@@ -67,6 +99,7 @@ def load_settings(path: Path) -> Settings:
         tasks=_texts(table, "tasks", path),
         metrics=tuple(str(path.parent / metric) for metric in _texts(table, "metrics", path)),
         baseline=path.parent / str(baseline) if baseline is not None else None,
+        path=path,
     )
 
 

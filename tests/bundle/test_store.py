@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mpdeploy.bundle import store as store_module
 from mpdeploy.bundle.check import check_bundle, digest_text
 from mpdeploy.bundle.pack import Packing, pack
 from mpdeploy.bundle.store import Action, Store
@@ -179,7 +180,7 @@ def test_a_store_that_is_not_there_is_not_made_by_going_back(store):
 def test_the_history_wants_who_and_why(store, release):
     bundle = release("1")
     for who, why in (("", "because"), ("ann", "  ")):
-        with pytest.raises(UsageError, match="wants to know it"):
+        with pytest.raises(UsageError, match="is empty"):
             store.promote(bundle, who=who, why=why)
 
 
@@ -282,3 +283,57 @@ def test_a_history_that_cannot_be_read_says_what_to_do(release, store):
         promote(store, release("2"))
     (store.folder / "history.json").unlink()
     assert promote(store, release("3")).previous == "1"
+
+
+@pytest.mark.parametrize("other", ["failed", "older"])
+def test_a_bundle_exchanged_between_check_and_copy_is_not_promoted(
+    export, store, release, tmp_path, monkeypatch, other
+):
+    """The copy is judged, not what was there before (E5)."""
+    good = release("2")
+    if other == "failed":
+        (export / "drift.fp16.json").unlink()
+    evil = tmp_path / "evil"
+    manifest = pack(export, evil, Packing("net", version="2" if other == "failed" else "1"))
+    assert manifest.passed is (other == "older")
+    copy = store_module._copy
+
+    def exchanged(bundle, folder):
+        bundle.rename(tmp_path / "was")
+        evil.rename(bundle)
+        copy(bundle, folder)
+
+    monkeypatch.setattr(store_module, "_copy", exchanged)
+    with pytest.raises(VerificationFailed) as caught:
+        store.promote(good, who="w", why="y")
+    assert ".mpdeploy" not in str(caught.value)
+    assert store.current() == ""
+    assert not list((store.folder / "versions").iterdir())
+
+
+def test_a_store_remembers_that_it_demands_a_key(export, tmp_path, keys):
+    private, public = keys
+    for version, key in (("1", private), ("2", None), ("3", private)):
+        pack(export, tmp_path / version, Packing("net", version=version, key=key))
+    folder = tmp_path / "store"
+    Store(folder, key=public).promote(tmp_path / "1", who="w", why="y")
+    with pytest.raises(VerificationFailed, match="not signed"):
+        Store(folder).promote(tmp_path / "2", who="w", why="the key was left out")
+    Store(folder).promote(tmp_path / "3", who="w", why="y")
+    assert Store(folder).rollback(who="w", why="y").version == "1"
+    other = tmp_path / "other.pub"
+    other.write_bytes(public.read_bytes() + b"\n")
+    with pytest.raises(UsageError, match="demands another key"):
+        Store(folder, key=other).promote(tmp_path / "3", who="w", why="y")
+
+
+def test_a_store_that_learned_a_key_goes_back_to_no_unsigned_version(export, tmp_path, keys):
+    private, public = keys
+    pack(export, tmp_path / "1", Packing("net", version="1"))
+    pack(export, tmp_path / "2", Packing("net", version="2", key=private))
+    folder = tmp_path / "store"
+    Store(folder).promote(tmp_path / "1", who="w", why="y")
+    Store(folder, key=public).promote(tmp_path / "2", who="w", why="y")
+    with pytest.raises(VerificationFailed, match="not signed"):
+        Store(folder).rollback(who="w", why="y")
+    assert Store(folder).current() == "2"

@@ -119,12 +119,6 @@ def test_equal_calls_give_equal_bytes(cli, net, data, tmp_path):
     assert (tmp_path / "one.plan.json").read_bytes() == (tmp_path / "two.plan.json").read_bytes()
 
 
-def test_in_place(cli, net, tmp_path):
-    done = cli("convert", net, "-o", net, "--precision", "fp16")
-    assert done.code == 0
-    assert kinds(net)["w0"] == HALF
-
-
 def test_from_python_with_the_words_of_the_flags(net, data, tmp_path):
     result = mpdeploy.convert(
         net,

@@ -107,8 +107,8 @@ def test_what_is_in_the_way_of_the_outputs_stays(model, data, tmp_path):
     (tmp_path / "home" / "letter.txt").write_text("dear")
     os.mkfifo(tmp_path / "pipe")
     for place, says in (
-        (data, "would replace the data"),
-        (data / "0.npz", "would replace the data"),
+        (data, "would replace"),
+        (data / "0.npz", "would replace"),
         (tmp_path / "home", "letter.txt"),
         (tmp_path / "pipe", "a device or a pipe"),
     ):

@@ -131,7 +131,7 @@ def test_a_file_that_is_no_model_is_a_usage_error(layer, tmp_path, content):
 def test_the_model_is_never_overwritten(layer):
     model = layer()
     before = model.read_bytes()
-    with pytest.raises(UsageError, match="overwrite"):
+    with pytest.raises(UsageError, match="would replace"):
         build_engine(model, model)
     assert model.read_bytes() == before
 

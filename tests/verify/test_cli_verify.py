@@ -174,12 +174,16 @@ def test_onnx_runtimes_cpu_run_is_refused_as_evidence_unless_forced(call, case):
 def test_settings_of_the_folder_count_and_flags_go_before_them(call, case, tmp_path):
     (tmp_path / "mpdeploy.toml").write_text('[verify]\nbudget = "max_abs<=1e-12"\nmetrics = ["m.py:half"]\n')
     (tmp_path / "m.py").write_text("def half(reference, candidate, feed):\n    return 0.5\n")
-    strict = call("verify", *case, "--no-noise", "--json", cwd=tmp_path)
+    unnamed = call("verify", *case, "--no-noise", "--json", cwd=tmp_path)
+    assert unnamed.returncode == 2, "the folder brought code along, and it ran"
+    assert "--settings mpdeploy.toml" in unnamed.stderr
+    strict = call("verify", *case, "--no-noise", "--json", "--settings", "mpdeploy.toml", cwd=tmp_path)
     assert strict.returncode == 1
     document = json.loads(strict.stdout)
     assert document["budget"]["origin"] == "from mpdeploy.toml"
     assert document["scores"][0]["name"] == "half"
-    loose = call("verify", *case, "--no-noise", "--budget", "cosine>=0.9,score.half>=0.4", cwd=tmp_path)
+    loosely = ("--budget", "cosine>=0.9,score.half>=0.4", "--metric", "m.py:half")
+    loose = call("verify", *case, "--no-noise", *loosely, cwd=tmp_path)
     assert loose.returncode == 0, loose.stderr
 
 
