@@ -1,6 +1,7 @@
 """`mpdeploy.convert`: an FP32 ONNX file in, a mixed-precision one and its plan out."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx_ir as ir
@@ -18,6 +19,7 @@ from mpdeploy.graph.operators import opset_of
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.graph.types import element_type
+from mpdeploy.graph.written import check_written
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 from mpdeploy.numerics.handover import MeasuredRanges
 from mpdeploy.plan.calibrate import Calibration, calibrate, handed_over
@@ -95,6 +97,7 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
     model = apply(planned)
     casts = [n for n in all_nodes(model) if _is_cast(n) and n not in own]
     stamp.put(model, plan.precision)
+    check_written(model)
     io.save(model, output)
     plan_path = plan_path_of(output)
     records.save(plan, plan_path)
@@ -113,9 +116,14 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
         bytes_cast=sum(_bytes_read(n) for n in casts),
         opset=opset_of(model, ""),
         weights_with_loss=sum(w.loss.matters for w in plan.weights),
-        notes=plan.notes,
+        notes=(*plan.notes, *_corrections(model)),
         trial=plan.trial,
     )
+
+
+def _corrections(model: ir.Model) -> Iterator[str]:
+    for name in sorted(io.source_of(model).mistaken):
+        yield f"output '{name}' is declared with the shape that its operators give: the source declares another"
 
 
 def low_format(precision: str) -> Format:

@@ -28,20 +28,24 @@ from mpdeploy.graph.tensors import FileTensor, HeldTensor, StreamedTensor, resol
 IN_MEMORY_BYTES = 1024  # tensors below this size are parsed with the graph
 SINGLE_FILE_BYTES = 2**31 - 2**20  # protobuf refuses messages of 2 GiB and more
 
-_SOURCE = "mpdeploy.source"
+SOURCE = "mpdeploy.source"  # where a model keeps its ``Source``
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Source:
-    """What the file said of itself, for the way back: declared inputs and outputs, where its weights lay."""
+    """What the file said of itself, for the way back: declared inputs and outputs, where its weights lay.
+
+    ``mistaken`` are outputs whose declared shape turned out to be none that the model gives; another stands for it.
+    """
 
     path: Path
     external: bool
     inputs: dict[str, onnx.ValueInfoProto]
     outputs: dict[str, onnx.ValueInfoProto]
     value_infos: frozenset[str]
+    mistaken: frozenset[str] = frozenset()
 
 
 def load(path: Path) -> ir.Model:
@@ -62,7 +66,7 @@ def load(path: Path) -> ir.Model:
     _attach_files(model, path)
     canonical.name_nodes(model)
     types.infer(model)
-    model.meta[_SOURCE] = source
+    model.meta[SOURCE] = source
     return model
 
 
@@ -78,7 +82,7 @@ def _source(proto: onnx.ModelProto, path: Path) -> Source:
 
 def source_of(model: ir.Model) -> Source:
     """Return what is known of the file that a model was loaded from."""
-    source: Source = model.meta[_SOURCE]
+    source: Source = model.meta[SOURCE]
     return source
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from mpdeploy.errors import ModelError
-from mpdeploy.graph import canonical, check, io, types
+from mpdeploy.graph import canonical, check, io, types, written
 from mpdeploy.graph.operators import opset_of
 from mpdeploy.graph.scope import all_graphs, all_nodes
 from mpdeploy.graph.tensors import StreamedTensor
@@ -32,6 +32,7 @@ def raised(model: ir.Model, opset: int) -> ir.Model:
         _mend(after, opset_of(model, ""), opset)
         after = canonical.canonical_proto(after)
         check.check_structure(after, "")
+        after, mistaken = _as_valid_as(onnx.ModelProto.FromString(before), after)
         after = check.infer_types(after, "")
     except (RuntimeError, onnx.version_converter.ConvertError, onnx.checker.ValidationError, ModelError) as error:
         reason = " ".join(str(error).split())
@@ -41,6 +42,8 @@ def raised(model: ir.Model, opset: int) -> ir.Model:
     canonical.name_nodes(result)
     types.infer(result)
     result.meta.update(model.meta)
+    if mistaken:
+        written.correct_outputs(result, after, mistaken)
     result.metadata_props.update(model.metadata_props)
     result.graph.metadata_props.update(model.graph.metadata_props)
     result.producer_name, result.producer_version = model.producer_name, model.producer_version
@@ -49,6 +52,19 @@ def raised(model: ir.Model, opset: int) -> ir.Model:
     imports = [onnx.helper.make_opsetid(d, v) for d, v in result.graph.opset_imports.items() if d in ("", "ai.onnx")]
     result.ir_version = max(model.ir_version, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
     return result
+
+
+def _as_valid_as(before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return the raised model, and the outputs whose declared shape had to be corrected to keep it valid.
+
+    Newer versions of operators let inference see more, and so what a file declares wrongly.
+    """
+    if not check.strict_fault(after) or check.strict_fault(before):
+        return after, ()
+    loose, mistaken = written.loosened(after)
+    if fault := check.strict_fault(loose):
+        raise ModelError(fault)
+    return loose, mistaken
 
 
 def _mend(proto: onnx.ModelProto, before: int, after: int) -> None:

@@ -215,6 +215,9 @@ def _lift_attributes(node: ir.Node) -> None:
         if attribute.type is ir.AttributeType.TENSOR and attribute.as_tensor().dtype in _LOW:
             array = attribute.as_tensor().numpy().astype("float32")
             node.attributes[name] = ir.AttrTensor(name, ir.Tensor(array))
+        elif attribute.type is ir.AttributeType.TYPE_PROTO:
+            kind = _float_type(attribute.value.type)
+            node.attributes[name] = ir.AttrTypeProto(name, ir.TypeAndShape(kind, attribute.value.shape))
         elif name in _TYPE_ATTRIBUTES and attribute.value in _LOW_CODES:
             node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
 
