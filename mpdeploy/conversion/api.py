@@ -27,6 +27,7 @@ from mpdeploy.plan.planner import Keep, Planned, apply_plan, make_plan
 from mpdeploy.plan.policy import Policy, policy_named
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
+from mpdeploy.runtime.loadable import described, refusals
 
 
 def convert(
@@ -116,7 +117,7 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
         bytes_cast=sum(_bytes_read(n) for n in casts),
         opset=opset_of(model, ""),
         weights_with_loss=sum(w.loss.matters for w in plan.weights),
-        notes=(*plan.notes, *_corrections(model)),
+        notes=(*plan.notes, *_corrections(model), *described(refusals(model, output))),
         trial=plan.trial,
     )
 
