@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -9,6 +10,8 @@ import onnx_ir as ir
 from mpdeploy import records
 from mpdeploy.conversion import stamp
 from mpdeploy.conversion.apply import apply
+from mpdeploy.conversion.halves import refuse_unheeded, widen_other_half
+from mpdeploy.conversion.idle import nothing_lowered, products
 from mpdeploy.conversion.record import ConversionResult
 from mpdeploy.conversion.repair import Suspects, settled
 from mpdeploy.errors import UsageError
@@ -53,20 +56,30 @@ def convert(
     source, output = Path(source), Path(output)
     low = low_format(precision)
     model = io.load(source)
+    feeds = None if data is None else as_feeds(data)
+    keep = Keep(keep_fp32, op_fp32)
     if stamp.is_converted(model, low):
+        policy_named(policy, with_data=feeds is not None)
+        refuse_unheeded(model, low, keep, feeds, low_io=low_io)
+        if plan is not None:
+            apply_plan(model, _read_plan(Path(plan), low))  # one for another model is a mistake here, too
         return _unchanged(source, output, model, low)
+    warnings = widen_other_half(model, low, low_io=low_io)
     if plan is not None:
         planned = apply_plan(model, _read_plan(Path(plan), low))
     else:
-        feeds = None if data is None else as_feeds(data)
         trained = _trained_ranges(Path(ranges), source) if ranges is not None and feeds is None else Calibration()
         chosen = policy_named(policy, with_data=feeds is not None or trained.trained)
-        keep = Keep(keep_fp32, op_fp32)
         if feeds is None:
             planned = make_plan(model, low, chosen, trained, keep, low_io=low_io)
         else:
             planned = _planned(model, low, chosen, keep, feeds, str(source), low_io=low_io)
-    return write(planned, source, output)
+    return write(_warning(planned, warnings), source, output)
+
+
+def _warning(planned: Planned, warnings: tuple[str, ...]) -> Planned:
+    plan = planned.plan
+    return replace(planned, plan=replace(plan, notes=tuple(dict.fromkeys((*warnings, *plan.notes)))))
 
 
 def _trained_ranges(path: Path, source: Path) -> Calibration:
@@ -95,6 +108,7 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
     """Carry out a plan and write the converted model and the plan; returns what was done."""
     own = {n for n in all_nodes(planned.model) if _is_cast(n)}
     plan = planned.plan
+    before = products(planned.model)
     model = apply(planned)
     casts = [n for n in all_nodes(model) if _is_cast(n) and n not in own]
     stamp.put(model, plan.precision)
@@ -119,6 +133,7 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
         weights_with_loss=sum(w.loss.matters for w in plan.weights),
         notes=(*plan.notes, *_corrections(model), *described(refusals(model, output))),
         trial=plan.trial,
+        idle=nothing_lowered(before, products(model)),
     )
 
 
