@@ -76,7 +76,10 @@ def _show(result: "ConversionResult") -> None:
         say(f"{result.model}: unchanged; {result.notes[0]}")
         return
     ratio = result.model_bytes / max(result.source_bytes, 1)
-    say(f"{result.model}: {result.precision.value}, {ratio:.2f} of the FP32 file ({result.model_bytes:,} bytes)")
+    if result.idle:
+        say(f"{result.model}: {result.idle}")
+    else:
+        say(f"{result.model}: {result.precision.value}, {ratio:.2f} of the FP32 file ({result.model_bytes:,} bytes)")
     flops = "" if result.low_flops is None else f"{result.low_flops:.1%} of the matrix arithmetic and "
     say(f"  low: {flops}{result.low_operators} of {count(result.operators, 'decision')}, policy {result.policy}")
     cast = f", {count(result.bytes_cast, 'byte')} cast in a run" if result.casts else ""

@@ -1,6 +1,8 @@
 """`mpdeploy.convert`: an FP32 ONNX file in, a mixed-precision one and its plan out."""
 
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -8,6 +10,8 @@ import onnx_ir as ir
 from mpdeploy import records
 from mpdeploy.conversion import stamp
 from mpdeploy.conversion.apply import apply
+from mpdeploy.conversion.halves import refuse_unheeded, widen_other_half
+from mpdeploy.conversion.idle import nothing_lowered, products
 from mpdeploy.conversion.record import ConversionResult
 from mpdeploy.conversion.repair import Suspects, settled
 from mpdeploy.errors import UsageError
@@ -18,6 +22,7 @@ from mpdeploy.graph.operators import opset_of
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.graph.types import element_type
+from mpdeploy.graph.written import check_written
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 from mpdeploy.numerics.handover import MeasuredRanges
 from mpdeploy.plan.calibrate import Calibration, calibrate, handed_over
@@ -26,6 +31,7 @@ from mpdeploy.plan.policy import Policy, policy_named
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.apart import model_outputs, require_apart
 from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
+from mpdeploy.runtime.loadable import described, refusals
 
 
 def convert(
@@ -57,20 +63,30 @@ def convert(
         others=(plan, ranges, data, plan_path_of(source)),
     )
     model = io.load(source)
+    feeds = None if data is None else as_feeds(data)
+    keep = Keep(keep_fp32, op_fp32)
     if stamp.is_converted(model, low):
+        policy_named(policy, with_data=feeds is not None)
+        refuse_unheeded(model, low, keep, feeds, low_io=low_io)
+        if plan is not None:
+            apply_plan(model, _read_plan(Path(plan), low))  # one for another model is a mistake here, too
         return _unchanged(source, output, model, low)
+    warnings = widen_other_half(model, low, low_io=low_io)
     if plan is not None:
         planned = apply_plan(model, _read_plan(Path(plan), low))
     else:
-        feeds = None if data is None else as_feeds(data)
         trained = _trained_ranges(Path(ranges), source) if ranges is not None and feeds is None else Calibration()
         chosen = policy_named(policy, with_data=feeds is not None or trained.trained)
-        keep = Keep(keep_fp32, op_fp32)
         if feeds is None:
             planned = make_plan(model, low, chosen, trained, keep, low_io=low_io)
         else:
             planned = _planned(model, low, chosen, keep, feeds, str(source), low_io=low_io)
-    return write(planned, source, output)
+    return write(_warning(planned, warnings), source, output)
+
+
+def _warning(planned: Planned, warnings: tuple[str, ...]) -> Planned:
+    plan = planned.plan
+    return replace(planned, plan=replace(plan, notes=tuple(dict.fromkeys((*warnings, *plan.notes)))))
 
 
 def _trained_ranges(path: Path, source: Path) -> Calibration:
@@ -99,9 +115,11 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
     """Carry out a plan and write the converted model and the plan; returns what was done."""
     own = {n for n in all_nodes(planned.model) if _is_cast(n)}
     plan = planned.plan
+    before = products(planned.model)
     model = apply(planned)
     casts = [n for n in all_nodes(model) if _is_cast(n) and n not in own]
     stamp.put(model, plan.precision)
+    check_written(model)
     io.save(model, output)
     plan_path = plan_path_of(output)
     records.save(plan, plan_path)
@@ -120,9 +138,15 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
         bytes_cast=sum(_bytes_read(n) for n in casts),
         opset=opset_of(model, ""),
         weights_with_loss=sum(w.loss.matters for w in plan.weights),
-        notes=plan.notes,
+        notes=(*plan.notes, *_corrections(model), *described(refusals(model, output))),
         trial=plan.trial,
+        idle=nothing_lowered(before, products(model)),
     )
+
+
+def _corrections(model: ir.Model) -> Iterator[str]:
+    for name in sorted(io.source_of(model).mistaken):
+        yield f"output '{name}' is declared with the shape that its operators give: the source declares another"
 
 
 def low_format(precision: str) -> Format:

@@ -11,7 +11,7 @@ from mpdeploy.errors import InternalError, ModelError
 from mpdeploy.graph.names import Names
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.tensors import RoundedTensor, StreamedTensor
-from mpdeploy.graph.types import dtype_attribute, element_type, is_container, type_faults
+from mpdeploy.graph.types import dtype_attribute, element_type, is_container, type_faults, write_out_result_types
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.rounding import cast
 from mpdeploy.plan.constants import constant_tensor
@@ -43,6 +43,8 @@ class _Conversion:
         self.names = Names(self.model)
 
     def run(self) -> None:
+        if any(self.is_low.values()) or self.plan.low_io:
+            write_out_result_types(self.model)
         readers = self._readers()
         for group in self.groups.all:
             if self.is_low[id(group)]:
@@ -112,6 +114,10 @@ class _Conversion:
         name = dtype_attribute(node)
         if name is not None and any(v.producer() is node for v in group.produces):
             node.attributes[name] = ir.AttrInt64(name, int(self.low))
+        if node.op_type == "Optional" and "type" in node.attributes:  # an empty one
+            kind: ir.TypeAndShape = node.attributes["type"].value
+            low = ir.TypeAndShape(_with_element_type(kind.type, self.low), kind.shape)
+            node.attributes["type"] = ir.AttrTypeProto("type", low)
         if node.op_type == "ConstantOfShape" and not node.domain:
             filled = node.attributes["value"].as_tensor().numpy() if "value" in node.attributes else np.zeros(1)
             node.attributes["value"] = ir.AttrTensor("value", self._tensor(np.asarray(filled, np.float32), ""))

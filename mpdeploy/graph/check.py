@@ -90,6 +90,15 @@ def infer_types(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
 
 
+def strict_fault(proto: onnx.ModelProto) -> str:
+    """Return what strict inference of types and shapes finds wrong in a model, in a line; empty if nothing."""
+    try:
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+    except _LIBRARY_FAULTS as error:
+        return _one_line(error)
+    return ""
+
+
 def _is_whole(tensor: onnx.TensorProto) -> bool:
     """Tell whether a tensor holds as much data as its type and shape ask for."""
     count: int = math.prod(tensor.dims)

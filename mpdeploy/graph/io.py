@@ -28,7 +28,7 @@ from mpdeploy.graph.tensors import FileTensor, HeldTensor, StreamedTensor, resol
 IN_MEMORY_BYTES = 1024  # tensors below this size are parsed with the graph
 SINGLE_FILE_BYTES = 2**31 - 2**20  # protobuf refuses messages of 2 GiB and more
 
-_SOURCE = "mpdeploy.source"
+SOURCE = "mpdeploy.source"  # where a model keeps its ``Source``
 _TORCH = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pt2", ".ts")
 _DATA_NAME = r"\.[0-9a-f]{12}\.data"  # behind a model's name: a hash of the content
 
@@ -37,13 +37,17 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Source:
-    """What the file said of itself, for the way back: declared inputs and outputs, where its weights lay."""
+    """What the file said of itself, for the way back: declared inputs and outputs, where its weights lay.
+
+    ``mistaken`` are outputs whose declared shape turned out to be none that the model gives; another stands for it.
+    """
 
     path: Path
     external: bool
     inputs: dict[str, onnx.ValueInfoProto]
     outputs: dict[str, onnx.ValueInfoProto]
     value_infos: frozenset[str]
+    mistaken: frozenset[str] = frozenset()
 
 
 def load(path: Path) -> ir.Model:
@@ -64,7 +68,7 @@ def load(path: Path) -> ir.Model:
     _attach_files(model, path)
     canonical.name_nodes(model)
     types.infer(model)
-    model.meta[_SOURCE] = source
+    model.meta[SOURCE] = source
     return model
 
 
@@ -80,7 +84,7 @@ def _source(proto: onnx.ModelProto, path: Path) -> Source:
 
 def source_of(model: ir.Model) -> Source:
     """Return what is known of the file that a model was loaded from."""
-    source: Source = model.meta[_SOURCE]
+    source: Source = model.meta[SOURCE]
     return source
 
 

@@ -1,7 +1,10 @@
 """Sizes of values, as far as their shapes tell."""
 
 import math
+from collections.abc import Mapping
 
+import onnx
+import onnx.shape_inference
 import onnx_ir as ir
 
 _UNKNOWN_DIM = 64  # taken for a dimension that has no number, where sizes are only compared
@@ -24,3 +27,24 @@ def known_size(value: ir.Value) -> int | None:
     if value.shape is None or not all(isinstance(d, int) and d >= 0 for d in value.shape):
         return None
     return math.prod(d for d in value.shape if isinstance(d, int))
+
+
+def inferred_shapes(model: bytes, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of main-graph values that follow from these of the inputs, as far as ONNX can tell."""
+    proto = onnx.ModelProto.FromString(model)
+    for value in proto.graph.input:
+        if value.name in inputs and value.type.HasField("tensor_type"):
+            shape = value.type.tensor_type.shape
+            shape.Clear()
+            for size in inputs[value.name]:
+                shape.dim.add(dim_value=size)
+    for value in proto.graph.output:  # what a file declares there may be stale
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    found = {}
+    for value in (*proto.graph.value_info, *proto.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
+            found[value.name] = tuple(d.dim_value for d in dims)
+    return found

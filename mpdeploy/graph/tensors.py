@@ -210,3 +210,16 @@ class RoundedTensor(StreamedTensor):
                 yield cast(chunk, self.target)
         else:
             yield cast(np.asarray(self.exact.numpy()).reshape(-1), self.target)
+
+
+class WidenedTensor(StreamedTensor):
+    """A half-precision tensor as float32, chunk by chunk as it is read."""
+
+    def __init__(self, half: StreamedTensor) -> None:
+        super().__init__(half.name or "", ir.DataType.FLOAT, ir.Shape(half.shape.numpy()))
+        self.half = half
+
+    def chunks(self) -> Iterator[np.ndarray[Any, Any]]:
+        """Yield the elements, which lose nothing."""
+        for chunk in self.half.chunks():
+            yield chunk.astype(np.float32)

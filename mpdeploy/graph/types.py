@@ -88,6 +88,20 @@ def dtype_attribute(node: ir.Node) -> str | None:
     return _DTYPE_ATTRIBUTE.get(node.op_type) if node.domain in ("", "ai.onnx") else None
 
 
+# Operators whose result has the type of their first input unless the attribute names another.
+_FOLLOWS_INPUT = frozenset({"EyeLike", "RandomNormalLike", "RandomUniformLike", "Bernoulli"})
+
+
+def write_out_result_types(model: ir.Model) -> None:
+    """Name the result type of each operator that takes it from an input: that input may then change its own."""
+    for node in all_nodes(model):
+        name = dtype_attribute(node)
+        if node.op_type in _FOLLOWS_INPUT and name is not None and name not in node.attributes:
+            dtype = element_type(node.outputs[0])
+            if dtype is not None:
+                node.attributes[name] = ir.AttrInt64(name, int(dtype))
+
+
 def _output_type(node: ir.Node, index: int, rules: Signature | None) -> ir.DataType | None:
     if is_standard(node) and (node.op_type == "If" or node.op_type in _BODY_OFFSETS):
         inner = attribute_graph(node, "then_branch" if node.op_type == "If" else "body").outputs

@@ -1,14 +1,16 @@
 """The inner values of a model while it runs, one array at a time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
-from mpdeploy.errors import ModelError
+from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.runtime.probes import exposed
 from mpdeploy.runtime.runner import Array, Feed
-from mpdeploy.runtime.segments import Segment, bytes_of, fixed_values, segments, symbols, without
+from mpdeploy.runtime.segments import Segment, fixed_values, from_the_start, segments, without
+from mpdeploy.runtime.sizes import Sizes
 
 _PIECE_BYTES = 64 << 20  # how much of the inner values one run may return
 
@@ -30,6 +32,8 @@ class Observer:
         self._inputs = [v.name for v in model.graph.inputs if v.name in set(names)]
         self._watched = list(dict.fromkeys(name for name in names if name in made))
         self._pieces: list[tuple[Segment, OrtRunner]] = []
+        self._more: Iterator[Segment] = iter(())
+        self._cut_for = -1  # bytes of the largest feed so far
 
     def run(self, feed: Feed) -> Iterator[tuple[str, Array]]:
         """Yield each watched value's name and array for one feed, inputs first, then in order of execution."""
@@ -38,12 +42,15 @@ class Observer:
                 yield str(name), feed[name]
         if not self._watched:
             return
-        if not self._pieces:
-            self._pieces = self._cut(feed)
+        sizes = Sizes(self._model, feed)
+        if (weight := sum(np.asarray(array).nbytes for array in feed.values())) > self._cut_for:
+            # Cut by the sizes that the values have for this feed, as far as it has come; smaller feeds fit, too.
+            self._cut_for, self._pieces = weight, []
+            self._more = segments(self._model, self._watched, _PIECE_BYTES, lambda value: sizes.of(value))
         watched = set(self._watched)
-        known = dict(feed)
-        for number in range(len(self._pieces)):
-            segment, results = self._run_piece(number, known)
+        known, number = dict(feed), 0
+        while self._has(number, known, sizes):
+            segment, results = self._run_piece(number, known, feed)
             for name, array in results.items():
                 known[name] = array
                 if name in watched:
@@ -51,25 +58,50 @@ class Observer:
             del results
             for name in segment.spent:
                 known.pop(name, None)
+            number += 1
 
-    def _run_piece(self, number: int, known: Mapping[str, Array]) -> tuple[Segment, dict[str, Array]]:
-        segment, runner = self._pieces[number]
+    def _has(self, number: int, known: Feed, sizes: Sizes) -> bool:
+        """Whether there is a piece of this number; cuts it off if it is the next one."""
+        if number < len(self._pieces):
+            return True
+        sizes.held(known)
+        segment = next(self._more, None)
+        if segment is None:
+            return False
+        self._pieces.append(self._opened(segment))
+        return True
+
+    def _opened(self, segment: Segment) -> tuple[Segment, OrtRunner]:
+        """Load a piece; one that the runtime refuses is taken from the model's start: it is our cut, not the model."""
         try:
-            return segment, runner.run({name: known[name] for name in segment.inputs})
-        except ModelError:
-            if self._shown.isdisjoint(segment.outputs):
-                raise
-        # Values that differ in shape from one iteration to the next cannot be stacked: the piece without them.
-        segment = without(segment, self._plain, self._shown)
-        runner = OrtRunner(segment.model, self._where, threads=self._threads, lean=True)
-        self._pieces[number] = segment, runner
-        return segment, runner.run({name: known[name] for name in segment.inputs})
+            return segment, self._runner(segment)
+        except (ModelError, UsageError):
+            whole = from_the_start(segment, self._model)
+            return whole, self._runner(whole)
 
-    def _cut(self, feed: Feed) -> list[tuple[Segment, OrtRunner]]:
-        """Cut by the sizes that the values have for this feed."""
-        size_of = bytes_of(symbols(self._model.graph.inputs, feed))
-        pieces = segments(self._model, self._watched, _PIECE_BYTES, size_of)
-        return [(piece, OrtRunner(piece.model, self._where, threads=self._threads, lean=True)) for piece in pieces]
+    def _runner(self, segment: Segment) -> OrtRunner:
+        return OrtRunner(segment.model, self._where, threads=self._threads, lean=True)
+
+    def _run_piece(self, number: int, known: Feed, feed: Feed) -> tuple[Segment, dict[str, Array]]:
+        segment, runner = self._pieces[number]
+        given = {**feed, **known}
+        try:
+            return segment, runner.run({name: given[name] for name in segment.inputs})
+        except (ModelError, UsageError):
+            self._pieces[number] = segment, runner = self._instead(segment)
+        return segment, runner.run({name: given[name] for name in segment.inputs})
+
+    def _instead(self, segment: Segment) -> tuple[Segment, OrtRunner]:
+        """Return a piece for the one that failed.
+
+        Values that differ in shape from one iteration to the next cannot be stacked: the piece without them.  Any other
+        is taken from the model's start: what the cut took from it is no fault of the model.
+        """
+        if self._shown.isdisjoint(segment.outputs):
+            segment = from_the_start(segment, self._model)
+        else:
+            segment = without(segment, self._plain, self._shown)
+        return segment, self._runner(segment)
 
 
 def _without_defaults(model: ir.Model) -> ir.Model:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from mpdeploy.errors import DependencyError, ModelError, MpdeployError, UsageError
 from mpdeploy.graph.lowering import lowered
+from mpdeploy.graph.scope import all_nodes
 from mpdeploy.runtime.arrays import in_order
 from mpdeploy.runtime.ort_model import without_weights
 from mpdeploy.runtime.ort_values import array_of, is_plain, ort_value
@@ -22,6 +23,9 @@ CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 RTX = "NvTensorRTRTXExecutionProvider"
 SILENT = 4  # ONNX Runtime's severity "fatal": its faults reach the user as our errors, not as log lines
+
+_QUANTISERS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+_INTEGER_KERNELS = "ONNX Runtime fuses quantised operators into integer kernels, which round otherwise than the graph"
 
 # Passes that move or remove Casts.  The twin's Casts are its point: they must stay where they are.
 _CAST_PASSES = ("PropagateCastOps", "CastElimination", "CastChainElimination")
@@ -54,7 +58,8 @@ class OrtRunner:
 
     ``where`` names the model in errors.  ``providers`` are execution providers in order of preference; ``threads``
     0 means one per core; without ``fused`` every operator runs by itself; ``lean`` spares the copies of weights that
-    make runs faster.  An operator that has a kernel only in an
+    make runs faster; ``as_written`` quantised operators run as the graph says, not fused into integer kernels, as they
+    do by default elsewhere.  An operator that has a kernel only in an
     older version runs as that, where it means the same.  Raises ``ModelError`` if ONNX Runtime refuses the model,
     ``DependencyError`` if it lacks a provider.
     """
@@ -68,8 +73,10 @@ class OrtRunner:
         *,
         fused: bool = True,
         lean: bool = False,
+        as_written: bool = True,
     ) -> None:
         self._where = where
+        self._fuses_integers = not as_written and any(n.op_type in _QUANTISERS for n in all_nodes(model))
         self._inputs, self._outputs = input_specs(model), output_specs(model)
         self._types = {v.name: v.dtype for v in model.graph.inputs}
         self._low = bool(low_formats(model))
@@ -77,7 +84,7 @@ class OrtRunner:
         # The session reads these arrays as long as it lives, and does not own them.
         self._weights = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in weights.items()}
         values = {name: ort_value(array, weights[name].dtype) for name, array in self._weights.items()}
-        options = _options(threads, fused=fused, lean=lean)
+        options = _options(threads, fused=fused, lean=lean, as_written=as_written)
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         self._session = _open_session(model, content, options, where, providers)
@@ -115,7 +122,7 @@ class OrtRunner:
 
         provider = self._session.get_providers()[0]
         known = _PROVIDERS.get(provider, _Provider({}, "unknown", "nobody vouches for this provider's arithmetic"))
-        doubt = known.doubt if self._low else ""
+        doubt = known.doubt if self._low else _INTEGER_KERNELS if self._fuses_integers else ""
         return Execution(
             runtime="onnxruntime",
             version=onnxruntime.__version__,
@@ -126,13 +133,15 @@ class OrtRunner:
         )
 
 
-def _options(threads: int, *, fused: bool, lean: bool) -> "onnxruntime.SessionOptions":
+def _options(threads: int, *, fused: bool, lean: bool, as_written: bool) -> "onnxruntime.SessionOptions":
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT
     options.use_deterministic_compute = True
     options.intra_op_num_threads = threads
+    if as_written:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     if lean:
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.enable_cpu_mem_arena = False

@@ -3,7 +3,6 @@
 Every node runs once and every weight is loaded once, whatever number of values is watched.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,8 +10,6 @@ import onnx_ir as ir
 
 from mpdeploy.graph.scope import nodes_under, subgraphs_of
 from mpdeploy.runtime.runner import Array
-
-UNKNOWN_BYTES = 1 << 20  # assumed for a value whose shape only a run can tell
 
 
 @dataclass(frozen=True)
@@ -25,13 +22,17 @@ class Segment:
     spent: tuple[str, ...]
 
 
-def segments(model: ir.Model, watched: Sequence[str], limit: int, size_of: Callable[[ir.Value], int]) -> list[Segment]:
-    """Return the pieces whose watched values (names of main-graph values) take about ``limit`` bytes each."""
+def segments(
+    model: ir.Model, watched: Sequence[str], limit: int, size_of: Callable[[ir.Value], int]
+) -> Iterator[Segment]:
+    """Yield the pieces whose watched values (names of main-graph values) take about ``limit`` bytes each.
+
+    ``size_of`` is asked for the values of a piece when that piece is wanted: what earlier pieces gave is known by then.
+    """
     nodes = list(model.graph)
     wanted = set(watched)
     fixed = fixed_values(model.graph)
     last_use = _last_uses(nodes, fixed)
-    pieces: list[Segment] = []
     live = {v.name or "": v for v in model.graph.inputs}
     gives: dict[str, ir.Value] = {}
     made: dict[str, ir.Value] = {}
@@ -51,9 +52,15 @@ def segments(model: ir.Model, watched: Sequence[str], limit: int, size_of: Calla
             continue
         outputs = gives | {n: v for n, v in passed_on.items() if n in made}
         if outputs:
-            pieces.append(_piece(model, live, outputs, passed_on))
+            yield _piece(model, live, outputs, passed_on)
         live, made, gives, size = passed_on, {}, {}, 0
-    return pieces
+
+
+def from_the_start(segment: Segment, model: ir.Model) -> Segment:
+    """Return a piece with the same outputs that needs nothing but the model's own inputs."""
+    values = _named(model.graph)
+    whole = _extracted(model, list(model.graph.inputs), [values[name] for name in segment.outputs])
+    return replace(segment, model=whole, inputs=_names(whole.graph.inputs))
 
 
 def without(segment: Segment, plain: ir.Model, hidden: Collection[str]) -> Segment:
@@ -81,18 +88,6 @@ def fixed_values(graph: ir.Graph, outer: Collection[ir.Value] = frozenset()) -> 
         if all(v is None or v in fixed for v in node.inputs):
             fixed.update(node.outputs)
     return fixed
-
-
-def bytes_of(shapes: Mapping[str, int]) -> Callable[[ir.Value], int]:
-    """Return a function that estimates a value's bytes as float32, given the size of each symbolic dimension."""
-
-    def size_of(value: ir.Value) -> int:
-        if value.shape is None:
-            return UNKNOWN_BYTES
-        dims = [d if isinstance(d, int) else shapes.get(str(d.value), -1) for d in value.shape]
-        return UNKNOWN_BYTES if any(d < 0 for d in dims) else 4 * math.prod(dims)
-
-    return size_of
 
 
 def symbols(inputs: Sequence[ir.Value], feed: Mapping[str, Array]) -> dict[str, int]:
@@ -131,9 +126,14 @@ def _extracted(model: ir.Model, inputs: list[ir.Value], outputs: list[ir.Value])
 
 
 def _counts(value: ir.Value) -> bool:
-    """Whether a value is a vector of integers, such as the sizes of a Resize: its length stands for a rank."""
+    """Whether a value is one integer, or a vector of a known number of them, such as the sizes of a Resize.
+
+    The runtime works out shapes from such values before it runs, and asks for their own.
+    """
     shape = value.shape
-    return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and value.dtype == ir.DataType.INT64
+    if shape is None or value.dtype not in (ir.DataType.INT64, ir.DataType.INT32):
+        return False
+    return len(shape) == 0 or (len(shape) == 1 and isinstance(shape[0], int))
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from mpdeploy.graph.names import Names
 from mpdeploy.graph.scope import all_graphs, all_nodes
 from mpdeploy.graph.types import element_type, infer
+from mpdeploy.graph.widening import widen_attributes, widened_type
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.doubles import rounded_double
 from mpdeploy.runtime.nodes import Nodes
@@ -24,7 +25,6 @@ from mpdeploy.runtime.nodes import Nodes
 _FORMATS = {ir.DataType.FLOAT16: Format.FP16, ir.DataType.BFLOAT16: Format.BF16}
 _LOW = frozenset(_FORMATS)
 _FLOATING = _LOW | {ir.DataType.FLOAT, ir.DataType.DOUBLE}
-_LOW_CODES = frozenset(int(d) for d in _LOW)
 
 # Standard operators whose floating-point results are elements of their inputs of the same type (or -x, |x|, an
 # integer near x, 0, 1): exact in any format that holds the inputs.
@@ -42,8 +42,6 @@ _EXACT = frozenset(
 )
 # fmt: on
 _NUMBERS = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
-# Attributes that name an element type: of the result, or of the arithmetic inside.
-_TYPE_ATTRIBUTES = ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type")
 
 Pending = dict[ir.Value, ir.DataType]
 
@@ -126,7 +124,7 @@ def _lift_nodes(graph: ir.Graph, low: Pending, names: Names) -> None:
         if casts_to_low and node.outputs[0] in low:
             _split_cast(graph, node, low[node.outputs[0]], names)
             continue
-        _lift_attributes(node)
+        widen_attributes(node, _LOW)
         rounds = not (node.domain == "" and _is_exact(node))
         for value in node.outputs:
             if value not in low or not value.name:  # without a name: an output that is left out
@@ -210,23 +208,6 @@ def _prepend(graph: ir.Graph, nodes: list[ir.Node]) -> None:
         graph.extend(nodes)
 
 
-def _lift_attributes(node: ir.Node) -> None:
-    for name, attribute in list(node.attributes.items()):
-        if attribute.type is ir.AttributeType.TENSOR and attribute.as_tensor().dtype in _LOW:
-            array = attribute.as_tensor().numpy().astype("float32")
-            node.attributes[name] = ir.AttrTensor(name, ir.Tensor(array))
-        elif name in _TYPE_ATTRIBUTES and attribute.value in _LOW_CODES:
-            node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
-
-
 def _declare_float(value: ir.Value) -> None:
     if value.type is not None:
-        value.type = _float_type(value.type)
-
-
-def _float_type(kind: ir.TypeProtocol) -> ir.TypeProtocol:
-    if isinstance(kind, ir.SequenceType):
-        return ir.SequenceType(_float_type(kind.elem_type))
-    if isinstance(kind, ir.OptionalType):
-        return ir.OptionalType(_float_type(kind.elem_type))
-    return ir.TensorType(ir.DataType.FLOAT) if kind.dtype in _LOW else kind
+        value.type = widened_type(value.type, _LOW)

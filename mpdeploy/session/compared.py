@@ -51,7 +51,7 @@ def subject_in(
         origin = _still_there(record.source, path.parent)
         return Subject(path, None, facts, lambda: open_runner(path, Runtime(runtime)), None, origin=origin)
     if runtime in PROVIDERS:
-        return opened(path, lambda: OrtRunner(io.load(path), str(path), PROVIDERS[runtime]))
+        return opened(path, lambda: OrtRunner(io.load(path), str(path), PROVIDERS[runtime], as_written=False))
     return opened(path, None if runtime == Runtime.AUTO.value else lambda: open_runner(path, Runtime(runtime)))
 
 

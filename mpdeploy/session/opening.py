@@ -124,5 +124,5 @@ def _open_onnx(path: Path, runtime: Runtime, threads: int) -> Runner:
     if runtime is Runtime.EMULATOR:
         return EmulatorRunner(model, where, threads)
     if runtime is Runtime.ONNXRUNTIME:
-        return OrtRunner(model, where, threads=threads)
+        return OrtRunner(model, where, threads=threads, as_written=False)
     return truthful_runner(model, where, threads)

@@ -35,7 +35,50 @@ def elementwise():
         yield Case(f"pointwise operators at opset {opset}", f"float[2,3] x -> {outputs}\n{body}", X, opset=opset)
 
 
+def result_types():
+    """A5: operators whose result has the type of an input, unless an attribute says otherwise."""
+    weights, feed = {"w": normal(8, 4)}, {"x": normal(4, 8)}
+    flag = {**feed, "c": np.array(True)}
+    yield Case(
+        "EyeLike of an input as an output",
+        "float[4,8] x -> float[4,8] e, float[4,4] y\n e = EyeLike(x)\n y = MatMul(x, w)",
+        feed,
+        weights,
+        opset=18,
+        low=("y",),
+    )
+    yield Case(
+        "EyeLike of a product",
+        "float[4,8] x -> float[4,4] e, float[4,4] y\n y = MatMul(x, w)\n e = EyeLike(y)",
+        feed,
+        weights,
+    )
+    for op in ("RandomNormalLike", "RandomUniformLike", "Bernoulli"):
+        yield Case(
+            f"{op} of a product",
+            f"""float[4,8] x -> float[4,4] y, int64[2] s
+            y = MatMul(x, w)
+            p = Sigmoid(y)
+            r = {op}(p)
+            q = Relu(r)
+            s = Shape(q)""",
+            feed,
+            weights,
+        )
+    yield Case(
+        "EyeLike in a branch",
+        """float[4,8] x, bool c -> float[4,4] y
+        m = MatMul(x, w)
+        y = If (c) <
+            then_branch = th () => (float[4,4] a) { e = EyeLike(m)  a = MatMul(m, e) },
+            else_branch = el () => (float[4,4] b) { b = RandomUniformLike<low = 0.0, high = 0.0>(m) }>""",
+        flag,
+        weights,
+    )
+
+
 CASES = [
+    *result_types(),
     *elementwise(),
     unary("Gelu", '<approximate="tanh">', opset=20),
     unary("Gelu", opset=20),

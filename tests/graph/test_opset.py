@@ -49,7 +49,33 @@ CHANGED = [
     (11, "Conv", {"pads": [1, 1, 1, 1]}, {"w": floats(8, 3, 3, 3)}),
     (16, "GridSample", {"mode": "bilinear"}, {"g": floats(2, 5, 5, 2) / 3}),
     (7, "PRelu", {}, {"s": floats(3, 1, 1)}),
+    (10, "Pad", {"pads": [0, 0, 1, 1, 0, 0, 1, 1], "mode": "edge", "value": 1.5}, {}),
+    (9, "MeanVarianceNormalization", {}, {}),
+    # A29: windows larger than what they slide over; ONNX Runtime divides otherwise from opset 19 on.
+    (11, "AveragePool", {"kernel_shape": [5, 3], "strides": [3, 2], "count_include_pad": 1}, {}),
+    (
+        7,
+        "AveragePool",
+        {"kernel_shape": [7, 2], "strides": [3, 2], "pads": [0, 1, 2, 0], "count_include_pad": 1, "auto_pad": "NOTSET"},
+        {},
+    ),
 ]
+
+
+@pytest.mark.parametrize("opset", [19, 22])
+@pytest.mark.parametrize("known", [True, False], ids=["known sizes", "sizes of a run"])
+@pytest.mark.parametrize("sides", [(1, 1), (1, 5), (4, 1), (2, 2), (6, 7)], ids=str)
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 1]], ids=str)
+def test_averages_over_short_sides_stay(opset, known, sides, pads, tmp_path, run):
+    """A29: whatever the sizes turn out to be in a run."""
+    attributes = {"kernel_shape": [2, 3], "strides": [2, 3], "pads": pads, "count_include_pad": 1}
+    model, feed = one_node(11, "AveragePool", attributes, {}), {"x": floats(2, 3, *sides)}
+    declared = feed["x"].shape if known else ("N", 3, "H", "W")
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", 1, declared))
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    before.write_bytes(model.SerializeToString())
+    io.save(raised(io.load(before), opset), after)
+    np.testing.assert_allclose(run(after, feed)[0], run(before, feed)[0], rtol=1e-6, strict=True)
 
 
 def one_node(opset, op, attributes, operands):

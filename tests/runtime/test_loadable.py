@@ -1,0 +1,74 @@
+"""Runtimes load models in a process of their own, which may die of them."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+from mpdeploy.conversion.api import convert
+from mpdeploy.graph import io
+from mpdeploy.runtime.loadable import ONNXRUNTIME, Answer, Question, Refusal, _Loader, refusals
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+
+
+def saved(path, nodes, kind="float"):
+    model = onnx.parser.parse_model(f"{HEAD} g ({kind}[4,8] x) => ({kind}[4,4] y) {{ {nodes} }}")
+    weight = np.ones((8, 4), np.float32 if kind == "float" else np.float16)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(model, path)
+    return path
+
+
+class Deadly:
+    """Kills the process that receives it, as some models kill a runtime."""
+
+    def __reduce__(self):
+        return os.abort, ()
+
+
+def test_a_runtime_that_dies_takes_nothing_with_it_and_is_asked_again(tmp_path):
+    path = saved(tmp_path / "model.onnx", "y = MatMul(x, w)", "float16")
+    loader = _Loader()
+    try:
+        died = loader.ask(Question(Deadly(), ONNXRUNTIME))
+        assert isinstance(died, Refusal)
+        assert (died.crashed, "SIGABRT" in str(died)) == (True, True)
+        assert loader.ask(Question(str(path), ONNXRUNTIME)) == Answer()
+    finally:
+        loader._end()
+
+
+@pytest.mark.parametrize("target", ["any", "onnxruntime", "openvino", "rtx"])
+def test_a_sound_model_is_loaded_by_each_runtime(target, tmp_path):
+    path = saved(tmp_path / "model.onnx", "y = MatMul(x, w)", "float16")
+    assert refusals(io.load(path), path, target) == ()
+
+
+def test_what_a_runtime_refuses_is_said_in_its_words(tmp_path):
+    path = saved(tmp_path / "model.onnx", "m = MatMul(x, w)  y = Nonsense(m)")
+    told = {t: refusals(_loaded_loosely(path), path, t) for t in ("any", "onnxruntime", "openvino", "rtx")}
+    assert all("Nonsense" in str(refusal) for found in told.values() for refusal in found)
+    assert all(told.values())
+
+
+def _loaded_loosely(path: Path):
+    import onnx_ir as ir
+
+    return ir.load(path)
+
+
+def test_a_missing_kernel_counts_where_no_other_runtime_knows_the_operators(tmp_path):
+    """A26: com.microsoft operators run in ONNX Runtime only, which has no BF16 kernels on the CPU."""
+    plain = saved(tmp_path / "plain.onnx", "y = MatMul(x, w)")
+    bound = saved(tmp_path / "bound.onnx", "m = MatMul(x, w)  y = com.microsoft.QuickGelu(m)")
+    notes = {s: convert(s, tmp_path / "low.onnx", precision="bf16").notes for s in (plain, bound)}
+    assert notes[plain] == ()
+    assert any("ONNX Runtime does not load" in note for note in notes[bound])
+    low = tmp_path / "low.onnx"
+    convert(plain, low, precision="bf16")
+    assert [r.lacks_kernel for r in refusals(io.load(low), low, "onnxruntime")] == [True]
