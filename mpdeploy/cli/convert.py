@@ -65,8 +65,6 @@ def command(
 
 
 def _show(result: "ConversionResult") -> None:
-    from mpdeploy.report.words import count
-
     trial = result.trial
     if trial is not None and not trial.within:
         print(f"OVER BUDGET  {trial.text}{f'; {trial.cause}' if trial.cause else ''}")
@@ -76,11 +74,11 @@ def _show(result: "ConversionResult") -> None:
     ratio = result.model_bytes / max(result.source_bytes, 1)
     print(f"{result.model}: {result.precision.value}, {ratio:.2f} of the FP32 file ({result.model_bytes:,} bytes)")
     flops = "" if result.low_flops is None else f"{result.low_flops:.1%} of the matrix arithmetic and "
-    print(f"  low: {flops}{result.low_operators} of {count(result.operators, 'decision')}, policy {result.policy}")
-    cast = f", {count(result.bytes_cast, 'byte')} cast in a run" if result.casts else ""
-    print(f"  {count(result.casts, 'cast')} put in{cast}, opset {result.opset}")
+    print(f"  low: {flops}{result.low_operators} of {_counted(result.operators, 'decision')}, policy {result.policy}")
+    cast = f", {_counted(result.bytes_cast, 'byte')} cast in a run" if result.casts else ""
+    print(f"  {_counted(result.casts, 'cast')} put in{cast}, opset {result.opset}")
     if result.weights_with_loss:
-        lossy = count(result.weights_with_loss, "stored tensor")
+        lossy = _counted(result.weights_with_loss, "stored tensor")
         print(f"  {lossy} lost more than ordinary rounding: see the plan's ledger")
     if trial is not None:
         print(f"  {_words(trial)}")
@@ -90,13 +88,15 @@ def _show(result: "ConversionResult") -> None:
 
 
 def _words(trial: "Trial") -> str:
-    from mpdeploy.report.words import count
-
-    feeds = count(trial.feeds, "feed")
+    feeds = _counted(trial.feeds, "feed")
     if trial.given is not None and trial.given > trial.feeds:
-        feeds = f"{trial.feeds:,} of {count(trial.given, 'feed')} (as many as the FP32 model ran in the time for it)"
+        feeds = f"{trial.feeds:,} of {_counted(trial.given, 'feed')} (as many as the FP32 model ran in the time for it)"
     drift = "not finite" if trial.drift is None else f"{trial.drift:.2g}"
     worst = f", worst on {trial.feed}" if trial.feed and trial.feeds > 1 else ""
-    plans = f", {count(trial.plans, 'plan')} tried" if trial.plans > 1 else ""
+    plans = f", {_counted(trial.plans, 'plan')} tried" if trial.plans > 1 else ""
     judged = "within" if trial.within else "OVER"
     return f"tried on {feeds}: {judged} budget ({trial.budget.partition(':')[0]}), drift {drift}{worst}{plans}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -87,8 +87,9 @@ def _cause(judge: Judge, start: Attempt) -> Cause:
         return Cause.RANDOM
     if start.judged.broken:
         return Cause.NONE
-    alone = judge.of_weights(start.planned, _names(start)).badness
-    return Cause.SENSITIVE if alone > max(1.0, start.judged.badness / 2) else Cause.NONE
+    alone = judge.of_weights(start.planned, _names(start))
+    as_far = max(alone.allowance, alone.peak) > max(start.judged.allowance, start.judged.peak) / 2
+    return Cause.SENSITIVE if alone.badness > 1 and as_far else Cause.NONE
 
 
 def _names(attempt: Attempt) -> tuple[str, ...]:

@@ -51,10 +51,14 @@ class Judged:
         return any(output.broken for output in self.found.outputs)
 
     @property
+    def allowance(self) -> float:
+        """The largest share of a limit's allowance that is used."""
+        return max((math.inf if check.used is None else check.used for check in self.checks), default=0.0)
+
+    @property
     def used(self) -> float:
-        """The largest share of an allowance that is used: over 1, the plan is over budget."""
-        faults = [_fault(output) for output in self.found.outputs]
-        return max([0.0, *faults, *(math.inf if c.used is None else c.used for c in self.checks)])
+        """The same, faults that no limit measures counted: over 1, the plan is over budget."""
+        return max([self.allowance, *(_fault(output) for output in self.found.outputs)])
 
     @property
     def peak(self) -> float:
@@ -150,8 +154,9 @@ class Judge:
 
     def repeats(self, names: tuple[str, ...]) -> bool:
         """Tell whether the source gives the same numbers when it runs again: one that draws random ones does not."""
-        again = self._judged(truthful_runner(self.model, self.where, lean=True), names)
-        return again.used <= 1
+        runner = truthful_runner(self.model, self.where, lean=True)
+        # The first draw of a new session may well be that of the session before.
+        return all(self._judged(runner, names).used <= 1 for _ in range(2))
 
     def feed(self, name: str, row: int | None) -> Feed:
         """Return one feed as the model takes it, the first without a name; of many samples the part with the row."""
