@@ -194,18 +194,28 @@ def _pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[str, S
     for value, reason in rules.value_reasons(evidence):
         producer = evidence.groups.producer.get(value)
         about = Reason(reason.code, f"'{value.name}': {reason.text}")
-        for group in ([producer] if producer is not None else []) + evidence.groups.consumers.get(value, []):
-            if (value, id(group)) in masks.excused:
-                continue
-            # An assumption keeps an operator in FP32, but not the arithmetic that low precision is for.
-            if not (evidence.bounds_of(value).assumed and kind_of(group.node) is Kind.HEAVY):
-                pins.setdefault(id(group), about)
-        if reason.code is Code.RECIPROCAL:
+        if producer is not None and not (_is_heavy(producer) and evidence.bounds_of(value).assumed):
+            _pin(producer, value, about, pins, masks)
+        for group in evidence.groups.consumers.get(value, ()):
+            if not _is_heavy(group) or rules.binds_products(evidence, value, reason):
+                _pin(group, value, about, pins, masks)
+        if reason.code in (Code.RECIPROCAL, Code.EPSILON):
             exact.walk_small(evidence, value, about, pins)
+        if reason.code is Code.EPSILON and evidence.stats_of(value) is None and rules.feeds_log(evidence, value):
+            exact.walk_back(evidence, value, about, pins, deep=True)  # what the floor is for is told from nothing
     for group, reason in rules.group_reasons(evidence, masks.excused):
         pins.setdefault(id(group), reason)
     _pin_suspects(evidence, suspects, pins)
     return pins
+
+
+def _pin(group: Group, value: ir.Value, reason: Reason, pins: dict[int, Reason], masks: Masks) -> None:
+    if (value, id(group)) not in masks.excused:
+        pins.setdefault(id(group), reason)
+
+
+def _is_heavy(group: Group) -> bool:
+    return kind_of(group.node) is Kind.HEAVY
 
 
 def _overrule(pins: dict[int, Reason], groups: Groups, searched: Searched) -> dict[int, Reason]:

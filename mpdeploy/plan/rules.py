@@ -49,6 +49,16 @@ def range_of_value(evidence: Evidence, value: ir.Value) -> Reason | None:
     return Reason(Code.RANGE_BOUND, f"|x| {how} {bounds.magnitude:.3g}, {holds}")
 
 
+def binds_products(evidence: Evidence, value: ir.Value, reason: Reason) -> bool:
+    """Tell whether what keeps a value in FP32 keeps the products that read it there, too.
+
+    An assumption that says nothing (division by what may be zero) keeps other operators in FP32, but not the
+    arithmetic that low precision is for.  One that is outgrown does: by a square, an exponential, a large factor.
+    """
+    bounds = evidence.bounds_of(value)
+    return not bounds.assumed or (reason.code is Code.RANGE_BOUND and math.isfinite(bounds.magnitude))
+
+
 def _counts(bounds: Bounds) -> bool:
     """Whole numbers that FP32 itself counts exactly, or without a known end; a mask of -1e9 counts nothing."""
     return bounds.integral and (bounds.magnitude <= Format.FP32.max_exact_integer or math.isinf(bounds.magnitude))
@@ -95,6 +105,15 @@ def reciprocal(evidence: Evidence, value: ir.Value) -> Reason | None:
         return None
     node = readers[0].node
     return Reason(Code.RECIPROCAL, f"{node.op_type} '{node.name}' reads magnitudes down to {least:.3g}")
+
+
+def feeds_log(evidence: Evidence, value: ir.Value) -> bool:
+    """Tell whether a logarithm is taken of a value."""
+    return any(
+        o.value is value and isinstance(o.user, ir.Node) and o.user.op_type == "Log"
+        for g in evidence.groups.consumers.get(value, ())
+        for o in g.consumes
+    )
 
 
 def _vanishing_guard(evidence: Evidence, value: ir.Value) -> float | None:
