@@ -21,7 +21,8 @@ from mpdeploy.graph.types import element_type
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 from mpdeploy.numerics.handover import MeasuredRanges
 from mpdeploy.plan.calibrate import Calibration, calibrate, handed_over
-from mpdeploy.plan.planner import Keep, Planned, apply_plan, make_plan
+from mpdeploy.plan.pins import Keep
+from mpdeploy.plan.planner import Planned, apply_plan, make_plan
 from mpdeploy.plan.policy import Policy, policy_named
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.feeds import Data, Feeds, as_feeds

@@ -20,7 +20,8 @@ from mpdeploy.errors import ModelError
 from mpdeploy.graph.arithmetic import flops
 from mpdeploy.graph.traits import Kind, kind_of
 from mpdeploy.numerics.formats import Format
-from mpdeploy.plan.planner import Planned, Suspicion
+from mpdeploy.plan.pins import Suspicion
+from mpdeploy.plan.planner import Planned
 from mpdeploy.runtime.feeds import Feeds
 
 Suspects = Mapping[str, Suspicion]

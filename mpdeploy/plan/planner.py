@@ -1,9 +1,8 @@
 """Graph, policy and statistics in; a precision plan out."""
 
-import fnmatch
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -12,46 +11,19 @@ from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.graph import io
 from mpdeploy.graph.operators import opset_of, signature
 from mpdeploy.graph.opset import NEWEST_OPSET, raised
-from mpdeploy.graph.scope import all_nodes, nodes_under, subgraphs_of
+from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.graph.traits import Kind, is_standard, kind_of
 from mpdeploy.numerics.formats import Format
-from mpdeploy.plan import exact, rules
 from mpdeploy.plan.assign import Border, assign
 from mpdeploy.plan.calibrate import Calibration
 from mpdeploy.plan.evidence import Evidence, gather
 from mpdeploy.plan.groups import ONNX_TYPE, Group, Groups, build, is_constant, is_float
 from mpdeploy.plan.masks import Masks, find_masks
+from mpdeploy.plan.pins import NOTHING_SEARCHED, Keep, Searched, Suspicion, find_pins, overrule, unsettled
 from mpdeploy.plan.policy import Policy
-from mpdeploy.plan.reasons import SOFT, Code, Reason
+from mpdeploy.plan.reasons import Code, Reason
 from mpdeploy.plan.record import DataSource, Decision, PrecisionPlan, WeightLoss
-
-
-@dataclass(frozen=True)
-class Keep:
-    """What the user keeps in FP32: nodes by name pattern (as in a shell), operators by type."""
-
-    nodes: tuple[str, ...] = ()
-    operators: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Suspicion:
-    """Why a trial suspects a node; ``deep``: the products that feed it are under suspicion, too."""
-
-    text: str
-    deep: bool = False
-
-
-@dataclass(frozen=True)
-class Searched:
-    """What a search found out, by the decision's node, in words: what it keeps in FP32, and what it found to do low.
-
-    Only reasons in ``SOFT`` give way to what was found.
-    """
-
-    kept: Mapping[str, str] = field(default_factory=dict)
-    freed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,7 +74,7 @@ def make_plan(
     *,
     low_io: bool = False,
     suspects: Mapping[str, Suspicion] = MappingProxyType({}),
-    searched: Searched = Searched(),
+    searched: Searched = NOTHING_SEARCHED,
 ) -> Planned:
     """Decide the format of every float value.
 
@@ -121,8 +93,9 @@ def make_plan(
     groups = build(model, low)
     evidence = gather(model, groups, low, policy, calibration)
     masks = find_masks(evidence) if policy.hazards else Masks()
-    pins = _pins(evidence, keep, masks, suspects)
-    freed = _overrule(pins, groups, searched)
+    pins = find_pins(evidence, keep, masks, suspects)
+    freed = overrule(pins, groups, searched)
+    notes += unsettled(pins, groups, calibration)
     chosen = _assign(groups, pins, low_io=low_io)
     decisions = []
     for group, is_low in zip(groups.all, chosen, strict=True):
@@ -179,90 +152,6 @@ def digest(model: ir.Model) -> str:
     """Return the SHA-256 of the graph, its weights left out: 64 hexadecimal digits."""
     skeleton, _ = io.serialised(model)
     return hashlib.sha256(skeleton).hexdigest()
-
-
-def _pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[str, Suspicion]) -> dict[int, Reason]:
-    """Return the groups, by ``id``, that must be FP32, each with its first reason."""
-    pins: dict[int, Reason] = {}
-    for group in evidence.groups.all:
-        if group.refusal:
-            pins[id(group)] = Reason(Code.TYPE_RULE, group.refusal)
-    for group_id, reason in _kept(evidence.groups, keep):
-        pins.setdefault(group_id, reason)
-    for group_id, reason in exact.exact_groups(evidence).items():
-        pins.setdefault(group_id, reason)
-    for value, reason in rules.value_reasons(evidence):
-        producer = evidence.groups.producer.get(value)
-        about = Reason(reason.code, f"'{value.name}': {reason.text}")
-        if producer is not None and not (_is_heavy(producer) and evidence.bounds_of(value).assumed):
-            _pin(producer, value, about, pins, masks)
-        for group in evidence.groups.consumers.get(value, ()):
-            if not _is_heavy(group) or rules.binds_products(evidence, value, reason):
-                _pin(group, value, about, pins, masks)
-        if reason.code in (Code.RECIPROCAL, Code.EPSILON):
-            exact.walk_small(evidence, value, about, pins)
-        if reason.code is Code.EPSILON and evidence.stats_of(value) is None and rules.feeds_log(evidence, value):
-            exact.walk_back(evidence, value, about, pins, deep=True)  # what the floor is for is told from nothing
-    for group, reason in rules.group_reasons(evidence, masks.excused):
-        pins.setdefault(id(group), reason)
-    _pin_suspects(evidence, suspects, pins)
-    return pins
-
-
-def _pin(group: Group, value: ir.Value, reason: Reason, pins: dict[int, Reason], masks: Masks) -> None:
-    if (value, id(group)) not in masks.excused:
-        pins.setdefault(id(group), reason)
-
-
-def _is_heavy(group: Group) -> bool:
-    return kind_of(group.node) is Kind.HEAVY
-
-
-def _overrule(pins: dict[int, Reason], groups: Groups, searched: Searched) -> dict[int, Reason]:
-    """Change the pins to what a search found; return the groups that it took from them, with the reason."""
-    freed: dict[int, Reason] = {}
-    for group in groups.all:
-        before = pins.get(id(group))
-        overruled = f"; {before}" if before else ""
-        if before is not None and before.code not in SOFT:
-            continue
-        if group.name in searched.kept:
-            pins[id(group)] = Reason(Code.SEARCHED_FP32, searched.kept[group.name] + overruled)
-        elif group.name in searched.freed and before is not None:
-            freed[id(group)] = Reason(Code.SEARCHED_LOW, searched.freed[group.name] + overruled)
-            del pins[id(group)]
-    return freed
-
-
-def _pin_suspects(evidence: Evidence, suspects: Mapping[str, Suspicion], pins: dict[int, Reason]) -> None:
-    for node in list(evidence.by_node):
-        name = str(node.name)
-        if name not in suspects:
-            continue
-        suspicion = suspects[name]
-        reason = Reason(Code.MEASURED_DRIFT, f"{name}: {suspicion.text}")
-        # Inside a subgraph nothing was measured: all of it is under suspicion.
-        inside = [inner for graph in subgraphs_of(node) for inner in nodes_under(graph)]
-        for group in (g for member in (node, *inside) for g in evidence.by_node.get(member, ())):
-            pins.setdefault(id(group), reason)
-            for operand in group.consumes:
-                exact.walk_back(evidence, operand.value, reason, pins, deep=suspicion.deep)
-
-
-def _kept(groups: Groups, keep: Keep) -> Iterable[tuple[int, Reason]]:
-    used: set[str] = set()
-    for group in groups.all:
-        name, op = str(group.node.name), group.node.op_type
-        for pattern in keep.nodes:
-            if fnmatch.fnmatchcase(name, pattern) or name == pattern:
-                used.add(pattern)
-                yield id(group), Reason(Code.USER, f"node pattern {pattern!r}")
-        if op in keep.operators:
-            used.add(op)
-            yield id(group), Reason(Code.USER, f"operator {op}")
-    for pattern in (*keep.nodes, *keep.operators):
-        if pattern not in used:
-            raise UsageError(f"no float operator of the model matches {pattern!r}", remedy="see `mpdeploy inspect`")
 
 
 def _assign(groups: Groups, pins: dict[int, Reason], *, low_io: bool) -> list[bool]:

@@ -10,7 +10,8 @@ from mpdeploy.errors import UsageError
 from mpdeploy.numerics.budget import Budget, parse_budget
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.calibrate import calibrate
-from mpdeploy.plan.planner import Keep, bind
+from mpdeploy.plan.pins import Keep
+from mpdeploy.plan.planner import bind
 from mpdeploy.plan.policy import policy_named
 from mpdeploy.runtime.feeds import Data, as_feeds
 from mpdeploy.runtime.remembered import Remembered

@@ -11,7 +11,8 @@ from mpdeploy.numerics.budget import Budget
 from mpdeploy.numerics.default_budget import default_budget
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.calibrate import Calibration
-from mpdeploy.plan.planner import Keep, Planned, Searched, bind, make_plan
+from mpdeploy.plan.pins import Keep, Searched
+from mpdeploy.plan.planner import Planned, bind, make_plan
 from mpdeploy.plan.policy import Policy
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.compare import compare
