@@ -15,6 +15,7 @@ from mpdeploy.plan.evidence import Evidence
 from mpdeploy.plan.groups import Group, Groups
 from mpdeploy.plan.masks import Masks
 from mpdeploy.plan.reasons import SOFT, Code, Reason
+from mpdeploy.plan.tiny import feeds_log
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,13 @@ def find_pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[st
         for group in evidence.groups.consumers.get(value, ()):
             if not _is_heavy(group) or rules.binds_products(evidence, value, reason):
                 _pin(group, value, about, pins, masks)
-        if reason.code in (Code.RECIPROCAL, Code.EPSILON):
+        floored = reason.code is Code.EPSILON and feeds_log(evidence, value)
+        if reason.code is Code.RECIPROCAL or floored:
             exact.walk_small(evidence, value, about, pins)
-        if reason.code is Code.EPSILON and evidence.stats_of(value) is None and rules.feeds_log(evidence, value):
-            exact.walk_back(evidence, value, about, pins, deep=True)  # what the floor is for is told from nothing
+        if floored and evidence.stats_of(value) is None:
+            exact.walk_back(
+                evidence, value, about, pins, deep=True
+            )  # how small it is, nobody says
     for group, reason in rules.group_reasons(evidence, masks.excused):
         pins.setdefault(id(group), reason)
     _pin_suspects(evidence, suspects, pins)
