@@ -16,7 +16,6 @@ from mpdeploy.graph import io
 from mpdeploy.graph.arithmetic import low_share
 from mpdeploy.graph.operators import opset_of
 from mpdeploy.graph.scope import all_nodes
-from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.graph.types import element_type
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 from mpdeploy.numerics.handover import MeasuredRanges
@@ -25,6 +24,7 @@ from mpdeploy.plan.pins import Keep
 from mpdeploy.plan.planner import Planned, apply_plan, make_plan
 from mpdeploy.plan.policy import Policy, policy_named
 from mpdeploy.plan.record import PrecisionPlan
+from mpdeploy.plan.sizes import Sizes
 from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
 
 
@@ -111,7 +111,7 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
         low_operators=plan.low_count,
         low_flops=low_share(model),
         casts=len(casts),
-        bytes_cast=sum(_bytes_read(n) for n in casts),
+        bytes_cast=sum(_bytes_read(n, planned.sizes) for n in casts),
         opset=opset_of(model, ""),
         weights_with_loss=sum(w.loss.matters for w in plan.weights),
         notes=plan.notes,
@@ -173,9 +173,10 @@ def _is_cast(node: ir.Node) -> bool:
     return node.op_type == "Cast" and not node.domain
 
 
-def _bytes_read(node: ir.Node) -> int:
-    value = node.inputs[0]
+def _bytes_read(cast: ir.Node, sizes: Sizes) -> int:
+    value, made = cast.inputs[0], cast.outputs[0]
     dtype = element_type(value) if value is not None else None
     if value is None or dtype is None:
         return 0
-    return guessed_size(value) * dtype.bitwidth // 8
+    graph = cast.graph if isinstance(cast.graph, ir.Graph) else None
+    return sizes.elements(value, made) * sizes.runs(graph) * dtype.bitwidth // 8

@@ -73,9 +73,7 @@ def find_pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[st
         if reason.code is Code.RECIPROCAL or floored:
             exact.walk_small(evidence, value, about, pins)
         if floored and evidence.stats_of(value) is None:
-            exact.walk_back(
-                evidence, value, about, pins, deep=True
-            )  # how small it is, nobody says
+            exact.walk_back(evidence, value, about, pins, deep=True)  # how small it is, nobody says
     for group, reason in rules.group_reasons(evidence, masks.excused):
         pins.setdefault(id(group), reason)
     _pin_suspects(evidence, suspects, pins)

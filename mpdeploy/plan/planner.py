@@ -12,7 +12,6 @@ from mpdeploy.graph import io
 from mpdeploy.graph.operators import opset_of, signature
 from mpdeploy.graph.opset import NEWEST_OPSET, raised
 from mpdeploy.graph.scope import all_nodes
-from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.graph.traits import Kind, is_standard, kind_of
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.assign import Border, assign
@@ -24,16 +23,18 @@ from mpdeploy.plan.pins import NOTHING_SEARCHED, Keep, Searched, Suspicion, find
 from mpdeploy.plan.policy import Policy
 from mpdeploy.plan.reasons import Code, Reason
 from mpdeploy.plan.record import DataSource, Decision, PrecisionPlan, WeightLoss
+from mpdeploy.plan.sizes import Sizes
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, and the model that it is for: the source, at the opset that the low format needs."""
+    """A plan, and the model that it is for, with its values' sizes: the source, at the opset that the format needs."""
 
     plan: PrecisionPlan
     model: ir.Model
     groups: Groups
     low: tuple[bool, ...]
+    sizes: Sizes
 
 
 def needed_opset(model: ir.Model, low: Format, *, low_io: bool = False) -> int:
@@ -96,7 +97,8 @@ def make_plan(
     pins = find_pins(evidence, keep, masks, suspects)
     freed = overrule(pins, groups, searched)
     notes += unsettled(pins, groups, calibration)
-    chosen = _assign(groups, pins, low_io=low_io)
+    sizes = Sizes(model, calibration.sizes)
+    chosen = _assign(groups, pins, sizes, low_io=low_io)
     decisions = []
     for group, is_low in zip(groups.all, chosen, strict=True):
         decision = _decision(group, is_low, pins | freed if is_low else pins, low)
@@ -116,7 +118,7 @@ def make_plan(
         keep=(*keep.nodes, *keep.operators),
         notes=tuple(notes),
     )
-    return Planned(plan, model, groups, tuple(chosen))
+    return Planned(plan, model, groups, tuple(chosen), sizes)
 
 
 def apply_plan(model: ir.Model, plan: PrecisionPlan) -> Planned:
@@ -145,7 +147,7 @@ def bind(model: ir.Model, plan: PrecisionPlan) -> Planned:
         if decision.format is not Format.FP32 and group.refusal:
             raise ModelError(f"the plan asks for {decision.format.value}: {group.refusal}", where=group.name)
         chosen.append(decision.format is not Format.FP32)
-    return Planned(plan, model, groups, tuple(chosen))
+    return Planned(plan, model, groups, tuple(chosen), Sizes(model))
 
 
 def digest(model: ir.Model) -> str:
@@ -154,7 +156,7 @@ def digest(model: ir.Model) -> str:
     return hashlib.sha256(skeleton).hexdigest()
 
 
-def _assign(groups: Groups, pins: dict[int, Reason], *, low_io: bool) -> list[bool]:
+def _assign(groups: Groups, pins: dict[int, Reason], sizes: Sizes, *, low_io: bool) -> list[bool]:
     index = {id(g): i for i, g in enumerate(groups.all)}
     fixed = {index[i]: False for i in pins}
     for i, group in enumerate(groups.all):
@@ -172,11 +174,11 @@ def _assign(groups: Groups, pins: dict[int, Reason], *, low_io: bool) -> list[bo
         if producer is None and is_constant(value):
             # The bytes of a scalar decide nothing: of equally cheap assignments the lower one is faster, and some of
             # the others a builder cannot fuse (FP32 guards between softmax and the cast behind it).
-            if guessed_size(value) > 1:
-                borders.append(Border(None, tuple(readers), 4 * guessed_size(value)))
+            if sizes.elements(value) > 1:
+                borders.append(Border(None, tuple(readers), 4 * sizes.elements(value)))
         else:
             at = outside if producer is None else index[id(producer)]
-            borders.append(Border(at, tuple(readers), 4 * guessed_size(value)))
+            borders.append(Border(at, tuple(readers), 4 * sizes.passing(value)))
     return assign(len(groups.all) + 1, fixed, borders)[:outside]
 
 
