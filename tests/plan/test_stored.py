@@ -105,10 +105,17 @@ def loop_model(trips):
     body = oh.make_graph(
         nodes,
         "body",
-        [tensor("i", TensorProto.INT64, []), tensor("go", TensorProto.BOOL, [])]
-        + [tensor("h", TensorProto.FLOAT, [4, 32]), tensor("k", TensorProto.FLOAT, [32, 32])],
-        [tensor("go2", TensorProto.BOOL, []), tensor("h2", TensorProto.FLOAT, [4, 32])]
-        + [tensor("k2", TensorProto.FLOAT, [32, 32])],
+        [
+            tensor("i", TensorProto.INT64, []),
+            tensor("go", TensorProto.BOOL, []),
+            tensor("h", TensorProto.FLOAT, [4, 32]),
+            tensor("k", TensorProto.FLOAT, [32, 32]),
+        ],
+        [
+            tensor("go2", TensorProto.BOOL, []),
+            tensor("h2", TensorProto.FLOAT, [4, 32]),
+            tensor("k2", TensorProto.FLOAT, [32, 32]),
+        ],
     )
     loop = oh.make_node("Loop", ["trips", "", "x", "kernel"], ["y", "kernel_out"], "loop", body=body)
     graph = oh.make_graph(
