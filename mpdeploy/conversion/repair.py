@@ -129,7 +129,7 @@ class _Repair:
         """Return the best that either way of looking finds, or ``before``."""
         base = replace(before, judged=self.judge.of(before.planned, tuple(self.few)))
         best = min([base, *self._amplifiers(base)], key=_badness)
-        if best.judged.used > _MARGIN:
+        if before.judged.used > 1 and best.judged.used > _MARGIN:
             best = next(self._within(best), best)
         return before if best is base else best
 

@@ -14,10 +14,10 @@ from mpdeploy.graph.opset import NEWEST_OPSET, raised
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.traits import Kind, is_standard, kind_of
 from mpdeploy.numerics.formats import Format
-from mpdeploy.plan.assign import Border, assign
 from mpdeploy.plan.calibrate import Calibration
+from mpdeploy.plan.cheapest import cheapest
 from mpdeploy.plan.evidence import Evidence, gather
-from mpdeploy.plan.groups import ONNX_TYPE, Group, Groups, build, is_constant, is_float
+from mpdeploy.plan.groups import ONNX_TYPE, Group, Groups, build, is_float
 from mpdeploy.plan.masks import Masks, find_masks
 from mpdeploy.plan.pins import NOTHING_SEARCHED, Keep, Searched, Suspicion, find_pins, overrule, unsettled
 from mpdeploy.plan.policy import Policy
@@ -98,7 +98,7 @@ def make_plan(
     freed = overrule(pins, groups, searched)
     notes += unsettled(pins, groups, calibration)
     sizes = Sizes(model, calibration.sizes)
-    chosen = _assign(groups, pins, sizes, low_io=low_io)
+    chosen = cheapest(groups, pins, sizes, low_io=low_io)
     decisions = []
     for group, is_low in zip(groups.all, chosen, strict=True):
         decision = _decision(group, is_low, pins | freed if is_low else pins, low)
@@ -154,32 +154,6 @@ def digest(model: ir.Model) -> str:
     """Return the SHA-256 of the graph, its weights left out: 64 hexadecimal digits."""
     skeleton, _ = io.serialised(model)
     return hashlib.sha256(skeleton).hexdigest()
-
-
-def _assign(groups: Groups, pins: dict[int, Reason], sizes: Sizes, *, low_io: bool) -> list[bool]:
-    index = {id(g): i for i, g in enumerate(groups.all)}
-    fixed = {index[i]: False for i in pins}
-    for i, group in enumerate(groups.all):
-        if i not in fixed and kind_of(group.node) is Kind.HEAVY and not group.operand_set:
-            fixed[i] = True
-    outside = len(groups.all)  # the model's own inputs and outputs, as one more group
-    fixed[outside] = low_io
-    outputs = {operand.value for operand in groups.outputs}
-    borders = []
-    for value in groups.values:
-        readers = [index[id(g)] for g in groups.consumers.get(value, ())]
-        if value in outputs:
-            readers.append(outside)
-        producer = groups.producer.get(value)
-        if producer is None and is_constant(value):
-            # The bytes of a scalar decide nothing: of equally cheap assignments the lower one is faster, and some of
-            # the others a builder cannot fuse (FP32 guards between softmax and the cast behind it).
-            if sizes.elements(value) > 1:
-                borders.append(Border(None, tuple(readers), 4 * sizes.elements(value)))
-        else:
-            at = outside if producer is None else index[id(producer)]
-            borders.append(Border(at, tuple(readers), 4 * sizes.passing(value)))
-    return assign(len(groups.all) + 1, fixed, borders)[:outside]
 
 
 def _decision(group: Group, is_low: bool, pins: dict[int, Reason], low: Format) -> Decision:

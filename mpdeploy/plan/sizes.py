@@ -30,6 +30,10 @@ class Sizes:
         seen = (self._measured.get(v.name or "") for v in (value, *others))
         return next((size for size in seen if size is not None), guessed_size(value))
 
+    def is_known(self, value: ir.Value) -> bool:
+        """Tell whether a value's size is known, by its shape or by the data."""
+        return known_size(value) is not None or value.name in self._measured
+
     def runs(self, graph: ir.Graph | None) -> int:
         """Return how often the nodes of a graph run when the model runs once."""
         count = 1
