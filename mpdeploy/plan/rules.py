@@ -57,7 +57,9 @@ def binds_products(evidence: Evidence, value: ir.Value, reason: Reason) -> bool:
     arithmetic that low precision is for.  One that is outgrown does: by a square, an exponential, a large factor.
     """
     bounds = evidence.bounds_of(value)
-    return not bounds.assumed or (reason.code is Code.RANGE_BOUND and math.isfinite(bounds.magnitude))
+    # What a format of FP32's own range cannot hold breaks the FP32 model as well.
+    narrower = evidence.low.max < Format.FP32.max / 2
+    return not bounds.assumed or (reason.code is Code.RANGE_BOUND and narrower and math.isfinite(bounds.magnitude))
 
 
 def _counts(bounds: Bounds) -> bool:
