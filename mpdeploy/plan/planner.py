@@ -24,6 +24,7 @@ from mpdeploy.plan.policy import Policy
 from mpdeploy.plan.reasons import Code, Reason
 from mpdeploy.plan.record import DataSource, Decision, PrecisionPlan, WeightLoss
 from mpdeploy.plan.sizes import Sizes
+from mpdeploy.plan.target import Target
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def make_plan(
     keep: Keep,
     *,
     low_io: bool = False,
+    target: Target = Target.ANY,
     suspects: Mapping[str, Suspicion] = MappingProxyType({}),
     searched: Searched = NOTHING_SEARCHED,
 ) -> Planned:
@@ -92,7 +94,7 @@ def make_plan(
             raise
         notes.append(error.what)
     groups = build(model, low)
-    evidence = gather(model, groups, low, policy, calibration)
+    evidence = gather(model, groups, low, policy, calibration, target)
     masks = find_masks(evidence) if policy.hazards else Masks()
     pins = find_pins(evidence, keep, masks, suspects)
     freed = overrule(pins, groups, searched)
@@ -115,6 +117,7 @@ def make_plan(
         weights=ledger(evidence, chosen),
         data=DataSource(calibration.data, calibration.samples) if calibration.data else None,
         low_io=low_io,
+        target=target.value,
         keep=(*keep.nodes, *keep.operators),
         notes=tuple(notes),
     )
@@ -172,6 +175,7 @@ def _decision(group: Group, is_low: bool, pins: dict[int, Reason], low: Format) 
         format=low if is_low else Format.FP32,
         code=reason.code.value,
         reason=str(reason),
+        limit=reason.limit,
     )
 
 

@@ -93,10 +93,11 @@ SOFT = frozenset(
 
 @dataclass(frozen=True)
 class Reason:
-    """A code and its evidence in words."""
+    """A code and its evidence in words; ``limit`` names the runtime whose limit it is, if it is one's."""
 
     code: Code
     text: str
+    limit: str = ""
 
     def __str__(self) -> str:
         return (

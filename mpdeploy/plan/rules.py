@@ -148,9 +148,9 @@ def attributes(evidence: Evidence, group: Group) -> Reason | None:
 def builder(evidence: Evidence, group: Group) -> Reason | None:
     """An operator that the engine builders refuse in the low format."""
     node, low = group.node, evidence.low
-    if not builder_refuses(node, low):
+    if not (evidence.target.builds_engines and builder_refuses(node, low)):
         return None
-    return Reason(Code.BUILDER, f"TensorRT builds no {low.value} {node.op_type} of this form")
+    return Reason(Code.BUILDER, f"TensorRT for RTX builds no {low.value} {node.op_type} of this form", limit="rtx")
 
 
 def policy_list(evidence: Evidence, group: Group) -> Reason | None:
