@@ -20,10 +20,19 @@ if TYPE_CHECKING:
 @click.option("--data", help="Feeds for measured ranges: FILE.npz, a folder of them, or module.py:callable.")
 @click.option("--ranges", type=click.Path(path_type=Path), help="Ranges from training (ranges.json), without --data.")
 @click.option("--policy", help="autocast, safe (default without data), balanced (default with data), or fast.")
-@click.option("--plan", type=click.Path(path_type=Path), help="Apply this plan instead of making one.")
+@click.option(
+    "--plan",
+    type=click.Path(path_type=Path),
+    help="Apply this plan instead of making one; --keep-fp32, --op-fp32 and --data go with it.",
+)
 @click.option("--keep-fp32", multiple=True, metavar="NODE_GLOB", help="Keep these nodes in FP32.")
 @click.option("--op-fp32", multiple=True, metavar="OP", help="Keep all operators of this type in FP32.")
 @click.option("--low-io", is_flag=True, help="Inputs and outputs in the low format, too.")
+@click.option(
+    "--target",
+    type=click.Choice(["any", "tensorrt", "rtx", "openvino", "onnxruntime"]),
+    help="What the model is for: whose limits count [default: any, what engines are built for].",
+)
 @result_options
 def command(
     source: Path,
@@ -36,6 +45,7 @@ def command(
     keep_fp32: tuple[str, ...],
     op_fp32: tuple[str, ...],
     low_io: bool,
+    target: str | None,
 ) -> Outcome:
     """Convert the FP32 model SOURCE (ONNX) to FP16 or BF16.
 
@@ -59,6 +69,7 @@ def command(
         keep_fp32=keep_fp32,
         op_fp32=op_fp32,
         low_io=low_io,
+        target=target,
     )
 
     return Outcome(result, lambda: _show(result))

@@ -9,7 +9,7 @@ from mpdeploy import records
 from mpdeploy.conversion import stamp
 from mpdeploy.conversion.apply import apply
 from mpdeploy.conversion.record import ConversionResult
-from mpdeploy.conversion.repair import Suspects, settled
+from mpdeploy.conversion.repair import Suspects, settled, tried
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_path, sha256_of
 from mpdeploy.graph import io
@@ -25,6 +25,7 @@ from mpdeploy.plan.planner import Planned, apply_plan, make_plan
 from mpdeploy.plan.policy import Policy, policy_named
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.plan.sizes import Sizes
+from mpdeploy.plan.target import Target, target_named
 from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
 
 
@@ -40,30 +41,41 @@ def convert(
     keep_fp32: tuple[str, ...] = (),
     op_fp32: tuple[str, ...] = (),
     low_io: bool = False,
+    target: str | None = None,
 ) -> ConversionResult:
     """Convert the ONNX model ``source`` to FP16 or BF16 and write it to ``output``, its plan beside it.
 
     ``data`` names feeds as the ``--data`` flag does; ``ranges`` a file of ranges measured in training, which count
-    where there is no data; ``plan`` applies a plan instead of making one; the other
-    arguments are the flags of `mpdeploy convert`.  Returns what was done.  Raises ``UsageError`` for wrong
-    arguments, files or data, ``ModelError`` for a model that is invalid or cannot be converted.
+    where there is no data; ``plan`` applies a plan instead of making one, with ``keep_fp32`` and ``op_fp32``, and tries
+    it on the data; the other arguments are the flags of `mpdeploy convert`.  Returns what was done.  Raises
+    ``UsageError`` for wrong arguments, files or data, ``ModelError`` for a model that is invalid or cannot be
+    converted.
     """
     source, output = Path(source), Path(output)
     low = low_format(precision)
     model = io.load(source)
     if stamp.is_converted(model, low):
         return _unchanged(source, output, model, low)
+    feeds = None if data is None else as_feeds(data)
+    if ranges is not None and feeds is not None:
+        raise UsageError(
+            "ranges from training count where there is no data", remedy="give --data or --ranges, not both"
+        )
+    keep = Keep(keep_fp32, op_fp32)
     if plan is not None:
-        planned = apply_plan(model, _read_plan(Path(plan), low))
+        _refuse_beside_plan(policy, ranges)
+        made = _read_plan(Path(plan), low, target, low_io=low_io)
+        planned = apply_plan(model, made, keep)
+        if feeds is not None:
+            planned = tried(model, planned, feeds, str(source))
     else:
-        feeds = None if data is None else as_feeds(data)
-        trained = _trained_ranges(Path(ranges), source) if ranges is not None and feeds is None else Calibration()
+        aim = target_named(target)
+        trained = _trained_ranges(Path(ranges), source) if ranges is not None else Calibration()
         chosen = policy_named(policy, with_data=feeds is not None or trained.trained)
-        keep = Keep(keep_fp32, op_fp32)
         if feeds is None:
-            planned = make_plan(model, low, chosen, trained, keep, low_io=low_io)
+            planned = make_plan(model, low, chosen, trained, keep, low_io=low_io, target=aim)
         else:
-            planned = _planned(model, low, chosen, keep, feeds, str(source), low_io=low_io)
+            planned = _planned(model, low, chosen, keep, feeds, str(source), low_io=low_io, target=aim)
     return write(planned, source, output)
 
 
@@ -79,12 +91,12 @@ def _trained_ranges(path: Path, source: Path) -> Calibration:
 
 
 def _planned(
-    model: ir.Model, low: Format, policy: Policy, keep: Keep, feeds: Feeds, where: str, *, low_io: bool
+    model: ir.Model, low: Format, policy: Policy, keep: Keep, feeds: Feeds, where: str, *, low_io: bool, target: Target
 ) -> Planned:
     calibration = calibrate(model, feeds, where, feeds.name)
 
     def replan(suspects: Suspects) -> Planned:
-        return make_plan(model, low, policy, calibration, keep, low_io=low_io, suspects=suspects)
+        return make_plan(model, low, policy, calibration, keep, low_io=low_io, target=target, suspects=suspects)
 
     return settled(model, replan({}), replan, feeds, where)
 
@@ -132,10 +144,33 @@ def plan_path_of(model: Path) -> Path:
     return model.with_name(f"{model.stem}.plan.json")
 
 
-def _read_plan(path: Path, low: Format) -> PrecisionPlan:
+def _refuse_beside_plan(policy: str | None, ranges: str | Path | None) -> None:
+    """Refuse what only making a plan heeds."""
+    for flag, given in (("--policy", policy), ("--ranges", ranges)):
+        if given is not None:
+            raise UsageError(
+                f"{flag} has no say where a plan is applied",
+                where=str(given),
+                remedy=f"leave {flag} out, or plan anew without --plan",
+            )
+
+
+def _read_plan(path: Path, low: Format, target: str | None, *, low_io: bool) -> PrecisionPlan:
     plan = records.load(PrecisionPlan, path)
     if plan.precision is not low:
         raise UsageError(f"the plan is for {plan.precision.value}, not {low.value}", where=str(path))
+    if low_io and not plan.low_io:
+        raise UsageError(
+            "the plan keeps the types of inputs and outputs, --low-io does not",
+            where=str(path),
+            remedy="leave --low-io out, or plan anew without --plan",
+        )
+    if target is not None and target_named(target).value != plan.target:
+        raise UsageError(
+            f"the plan is for target {plan.target}, not {target}",
+            where=str(path),
+            remedy="leave --target out, or plan anew without --plan",
+        )
     return plan
 
 

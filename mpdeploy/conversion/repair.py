@@ -56,13 +56,31 @@ def settled(
             repair = _Repair(judge, replan, start)
             best, tries = repair.run(), repair.tries
     if best.judged.broken:
-        raise ModelError(
-            f"in {low.value} the model's outputs become NaN or infinite on the data: {best.judged.text}",
-            where=where,
-            remedy="use --precision bf16, --policy safe, or --keep-fp32 for the part that overflows",
-        )
+        raise _broken(best.judged, where)
     trial = replace(best.judged.record(judge.given), plans=tries, cause=cause.value)
     return replace(best.planned, plan=replace(best.planned.plan, trial=trial))
+
+
+def tried(model: ir.Model, planned: Planned, feeds: Feeds, where: str) -> Planned:
+    """Return a plan that is given, with what came of it on the feeds as its ``trial``; nothing is repaired.
+
+    Raises ``ModelError`` as ``settled`` does.
+    """
+    if not planned.plan.low_count:
+        return planned
+    judge = Judge(model, planned.plan.precision, feeds, where)
+    judged = judge.of(planned)
+    if judged.broken:
+        raise _broken(judged, where)
+    return replace(planned, plan=replace(planned.plan, trial=judged.record(judge.given)))
+
+
+def _broken(judged: Judged, where: str) -> ModelError:
+    return ModelError(
+        f"in {judged.low.value} the model's outputs become NaN or infinite on the data: {judged.text}",
+        where=where,
+        remedy="use --precision bf16, --policy safe, or --keep-fp32 for the part that overflows",
+    )
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class Searched:
     freed: Mapping[str, str] = field(default_factory=dict)
 
 
+KEEP_NOTHING = Keep()
 NOTHING_SEARCHED = Searched()
 
 
@@ -57,8 +58,8 @@ def find_pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[st
     for group in evidence.groups.all:
         if group.refusal:
             pins[id(group)] = Reason(Code.TYPE_RULE, group.refusal)
-    for group_id, reason in _kept(evidence.groups, keep):
-        pins.setdefault(group_id, reason)
+    for group, reason in kept_by_user(evidence.groups, keep):
+        pins.setdefault(id(group), reason)
     for group_id, reason in exact.exact_groups(evidence).items():
         pins.setdefault(group_id, reason)
     for value, reason in rules.value_reasons(evidence):
@@ -129,17 +130,18 @@ def _pin_suspects(evidence: Evidence, suspects: Mapping[str, Suspicion], pins: d
                 exact.walk_back(evidence, operand.value, reason, pins, deep=suspicion.deep)
 
 
-def _kept(groups: Groups, keep: Keep) -> Iterable[tuple[int, Reason]]:
+def kept_by_user(groups: Groups, keep: Keep) -> Iterable[tuple[Group, Reason]]:
+    """Yield the groups that the user keeps in FP32; ``UsageError`` if a pattern or operator matches nothing."""
     used: set[str] = set()
     for group in groups.all:
         name, op = str(group.node.name), group.node.op_type
         for pattern in keep.nodes:
             if fnmatch.fnmatchcase(name, pattern) or name == pattern:
                 used.add(pattern)
-                yield id(group), Reason(Code.USER, f"node pattern {pattern!r}")
+                yield group, Reason(Code.USER, f"node pattern {pattern!r}")
         if op in keep.operators:
             used.add(op)
-            yield id(group), Reason(Code.USER, f"operator {op}")
+            yield group, Reason(Code.USER, f"operator {op}")
     for pattern in (*keep.nodes, *keep.operators):
         if pattern not in used:
             raise UsageError(f"no float operator of the model matches {pattern!r}", remedy="see `mpdeploy inspect`")

@@ -19,9 +19,19 @@ from mpdeploy.plan.cheapest import cheapest
 from mpdeploy.plan.evidence import Evidence, gather
 from mpdeploy.plan.groups import ONNX_TYPE, Group, Groups, build, is_float
 from mpdeploy.plan.masks import Masks, find_masks
-from mpdeploy.plan.pins import NOTHING_SEARCHED, Keep, Searched, Suspicion, find_pins, overrule, unsettled
+from mpdeploy.plan.pins import (
+    KEEP_NOTHING,
+    NOTHING_SEARCHED,
+    Keep,
+    Searched,
+    Suspicion,
+    find_pins,
+    kept_by_user,
+    overrule,
+    unsettled,
+)
 from mpdeploy.plan.policy import Policy
-from mpdeploy.plan.reasons import Code, Reason
+from mpdeploy.plan.reasons import LOW_CODES, Code, Reason
 from mpdeploy.plan.record import DataSource, Decision, PrecisionPlan, WeightLoss
 from mpdeploy.plan.sizes import Sizes
 from mpdeploy.plan.target import Target
@@ -124,15 +134,36 @@ def make_plan(
     return Planned(plan, model, groups, tuple(chosen), sizes)
 
 
-def apply_plan(model: ir.Model, plan: PrecisionPlan) -> Planned:
+def apply_plan(model: ir.Model, plan: PrecisionPlan, keep: Keep = KEEP_NOTHING) -> Planned:
     """Return a plan, perhaps edited by a person, bound to the model that it was made for.
 
-    Raises ``UsageError`` if the plan belongs to another model or does not cover it, ``ModelError`` if it asks for
-    a format that an operator does not take.
+    What ``keep`` names becomes FP32.  A decision that a person changed says so; what was measured of the plan that a
+    run made is not told of this one.  Raises ``UsageError`` if the plan belongs to another model or does not cover it,
+    ``ModelError`` if it asks for a format that an operator does not take.
     """
     if plan.model != digest(model):
         raise UsageError("the plan was made for another model", remedy="plan this model anew with `mpdeploy convert`")
-    return bind(model, plan)
+    made = bind(model, replace(plan, trial=None, decisions=tuple(map(_as_set, plan.decisions))))
+    kept = {made.groups.all.index(group): reason for group, reason in kept_by_user(made.groups, keep)}
+    by_key = {(g.name, tuple(str(v.name) for v in g.produces)): kept.get(i) for i, g in enumerate(made.groups.all)}
+    decisions = tuple(_kept(d, by_key.get((d.node, d.values))) for d in made.plan.decisions)
+    low = tuple(is_low and i not in kept for i, is_low in enumerate(made.low))
+    named = dict.fromkeys((*plan.keep, *keep.nodes, *keep.operators))
+    return replace(made, plan=replace(made.plan, decisions=decisions, keep=tuple(named)), low=low)
+
+
+def _as_set(decision: Decision) -> Decision:
+    """A decision whose format is not what its reason led to was set by hand."""
+    known = next((code for code in Code if code.value == decision.code), None)
+    if known is Code.PLAN or (known is not None and (known in LOW_CODES) == (decision.format is not Format.FP32)):
+        return decision
+    return replace(decision, code=Code.PLAN.value, reason=str(Reason(Code.PLAN, "")), limit="")
+
+
+def _kept(decision: Decision, reason: Reason | None) -> Decision:
+    if reason is None:
+        return decision
+    return replace(decision, format=Format.FP32, code=reason.code.value, reason=str(reason), saturate=False, limit="")
 
 
 def bind(model: ir.Model, plan: PrecisionPlan) -> Planned:

@@ -14,6 +14,7 @@ from mpdeploy.plan.calibrate import Calibration
 from mpdeploy.plan.pins import Keep, Searched
 from mpdeploy.plan.planner import Planned, bind, make_plan
 from mpdeploy.plan.policy import Policy
+from mpdeploy.plan.target import Target
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.compare import compare
 from mpdeploy.runtime.feeds import Feeds
@@ -35,6 +36,7 @@ class Task:
     calibration: Calibration
     keep: Keep
     low_io: bool
+    target: Target
     feeds: Feeds
     budget: Budget | None
     scoring: Scoring
@@ -48,6 +50,7 @@ class Task:
             self.calibration,
             self.keep,
             low_io=self.low_io,
+            target=self.target,
             searched=searched,
         )
 
