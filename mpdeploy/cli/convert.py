@@ -22,10 +22,19 @@ if TYPE_CHECKING:
 @click.option("--data", help="Feeds for measured ranges: FILE.npz, a folder of them, or module.py:callable.")
 @click.option("--ranges", type=click.Path(path_type=Path), help="Ranges from training (ranges.json), without --data.")
 @click.option("--policy", help="autocast, safe (default without data), balanced (default with data), or fast.")
-@click.option("--plan", type=click.Path(path_type=Path), help="Apply this plan instead of making one.")
+@click.option(
+    "--plan",
+    type=click.Path(path_type=Path),
+    help="Apply this plan instead of making one; --keep-fp32, --op-fp32 and --data go with it.",
+)
 @click.option("--keep-fp32", multiple=True, metavar="NODE_GLOB", help="Keep these nodes in FP32.")
 @click.option("--op-fp32", multiple=True, metavar="OP", help="Keep all operators of this type in FP32.")
 @click.option("--low-io", is_flag=True, help="Inputs and outputs in the low format, too.")
+@click.option(
+    "--target",
+    type=click.Choice(["any", "tensorrt", "rtx", "openvino", "onnxruntime"]),
+    help="What the model is for: whose limits count [default: any, what engines are built for].",
+)
 @result_options
 def command(
     source: Path,
@@ -38,6 +47,7 @@ def command(
     keep_fp32: tuple[str, ...],
     op_fp32: tuple[str, ...],
     low_io: bool,
+    target: str | None,
 ) -> Outcome:
     """Convert the FP32 model SOURCE (ONNX) to FP16 or BF16.
 
@@ -61,14 +71,13 @@ def command(
         keep_fp32=keep_fp32,
         op_fp32=op_fp32,
         low_io=low_io,
+        target=target,
     )
 
     return Outcome(result, lambda: _show(result))
 
 
 def _show(result: "ConversionResult") -> None:
-    from mpdeploy.report.words import count
-
     trial = result.trial
     if trial is not None and not trial.within:
         say(f"OVER BUDGET  {trial.text}{f'; {trial.cause}' if trial.cause else ''}")
@@ -81,11 +90,11 @@ def _show(result: "ConversionResult") -> None:
     else:
         say(f"{result.model}: {result.precision.value}, {ratio:.2f} of the FP32 file ({result.model_bytes:,} bytes)")
     flops = "" if result.low_flops is None else f"{result.low_flops:.1%} of the matrix arithmetic and "
-    say(f"  low: {flops}{result.low_operators} of {count(result.operators, 'decision')}, policy {result.policy}")
-    cast = f", {count(result.bytes_cast, 'byte')} cast in a run" if result.casts else ""
-    say(f"  {count(result.casts, 'cast')} put in{cast}, opset {result.opset}")
+    say(f"  low: {flops}{result.low_operators} of {_counted(result.operators, 'decision')}, policy {result.policy}")
+    cast = f", {_counted(result.bytes_cast, 'byte')} cast in a run" if result.casts else ""
+    say(f"  {_counted(result.casts, 'cast')} put in{cast}, opset {result.opset}")
     if result.weights_with_loss:
-        lossy = count(result.weights_with_loss, "stored tensor")
+        lossy = _counted(result.weights_with_loss, "stored tensor")
         say(f"  {lossy} lost more than ordinary rounding: see the plan's ledger")
     if trial is not None:
         say(f"  {_words(trial)}")
@@ -95,13 +104,15 @@ def _show(result: "ConversionResult") -> None:
 
 
 def _words(trial: "Trial") -> str:
-    from mpdeploy.report.words import count
-
-    feeds = count(trial.feeds, "feed")
+    feeds = _counted(trial.feeds, "feed")
     if trial.given is not None and trial.given > trial.feeds:
-        feeds = f"{trial.feeds:,} of {count(trial.given, 'feed')} (as many as the FP32 model ran in the time for it)"
+        feeds = f"{trial.feeds:,} of {_counted(trial.given, 'feed')} (as many as the FP32 model ran in the time for it)"
     drift = "not finite" if trial.drift is None else f"{trial.drift:.2g}"
     worst = f", worst on {trial.feed}" if trial.feed and trial.feeds > 1 else ""
-    plans = f", {count(trial.plans, 'plan')} tried" if trial.plans > 1 else ""
+    plans = f", {_counted(trial.plans, 'plan')} tried" if trial.plans > 1 else ""
     judged = "within" if trial.within else "OVER"
     return f"tried on {feeds}: {judged} budget ({trial.budget.partition(':')[0]}), drift {drift}{worst}{plans}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

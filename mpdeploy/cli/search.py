@@ -33,6 +33,11 @@ _SHOWN = 8  # nodes that are named on the terminal; the plan has all
 @click.option("--keep-fp32", multiple=True, metavar="NODE_GLOB", help="Keep these nodes in FP32, whatever is found.")
 @click.option("--op-fp32", multiple=True, metavar="OP", help="Keep all operators of this type in FP32.")
 @click.option("--low-io", is_flag=True, help="Inputs and outputs in the low format, too.")
+@click.option(
+    "--target",
+    type=click.Choice(["any", "tensorrt", "rtx", "openvino", "onnxruntime"]),
+    help="What the model is for: whose limits count [default: any, what engines are built for].",
+)
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Judge detections or masks, as in verify.")
 @click.option("--metric", "metrics", multiple=True, metavar="M", help="Your own: module.py:callable.")
 @click.option("--ignore-labels", is_flag=True, help="Do not read the right answers in the data.")
@@ -55,6 +60,7 @@ def command(
     keep_fp32: tuple[str, ...],
     op_fp32: tuple[str, ...],
     low_io: bool,
+    target: str | None,
     tasks: tuple[str, ...],
     metrics: tuple[str, ...],
     ignore_labels: bool,
@@ -90,6 +96,7 @@ def command(
         keep_fp32=keep_fp32,
         op_fp32=op_fp32,
         low_io=low_io,
+        target=target,
         scoring=scoring,
         trials=trials,
         progress=_tell,

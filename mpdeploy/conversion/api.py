@@ -13,22 +13,24 @@ from mpdeploy.conversion.apply import apply
 from mpdeploy.conversion.halves import refuse_unheeded, widen_other_half
 from mpdeploy.conversion.idle import nothing_lowered, products
 from mpdeploy.conversion.record import ConversionResult
-from mpdeploy.conversion.repair import Suspects, settled
+from mpdeploy.conversion.repair import Suspects, settled, tried
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_path, sha256_of
 from mpdeploy.graph import io
 from mpdeploy.graph.arithmetic import low_share
 from mpdeploy.graph.operators import opset_of
 from mpdeploy.graph.scope import all_nodes
-from mpdeploy.graph.shapes import guessed_size
 from mpdeploy.graph.types import element_type
 from mpdeploy.graph.written import check_written
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 from mpdeploy.numerics.handover import MeasuredRanges
 from mpdeploy.plan.calibrate import Calibration, calibrate, handed_over
-from mpdeploy.plan.planner import Keep, Planned, apply_plan, make_plan
+from mpdeploy.plan.pins import Keep
+from mpdeploy.plan.planner import Planned, apply_plan, make_plan
 from mpdeploy.plan.policy import Policy, policy_named
 from mpdeploy.plan.record import PrecisionPlan
+from mpdeploy.plan.sizes import Sizes
+from mpdeploy.plan.target import Target, target_named
 from mpdeploy.runtime.apart import model_outputs, require_apart
 from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
 from mpdeploy.runtime.loadable import described, refusals
@@ -46,13 +48,15 @@ def convert(
     keep_fp32: tuple[str, ...] = (),
     op_fp32: tuple[str, ...] = (),
     low_io: bool = False,
+    target: str | None = None,
 ) -> ConversionResult:
     """Convert the ONNX model ``source`` to FP16 or BF16 and write it to ``output``, its plan beside it.
 
     ``data`` names feeds as the ``--data`` flag does; ``ranges`` a file of ranges measured in training, which count
-    where there is no data; ``plan`` applies a plan instead of making one; the other
-    arguments are the flags of `mpdeploy convert`.  Returns what was done.  Raises ``UsageError`` for wrong
-    arguments, files or data, ``ModelError`` for a model that is invalid or cannot be converted.
+    where there is no data; ``plan`` applies a plan instead of making one, with ``keep_fp32`` and ``op_fp32``, and tries
+    it on the data; the other arguments are the flags of `mpdeploy convert`.  Returns what was done.  Raises
+    ``UsageError`` for wrong arguments, files or data, ``ModelError`` for a model that is invalid or cannot be
+    converted.
     """
     source, output = Path(source), Path(output)
     low = low_format(precision)
@@ -69,18 +73,28 @@ def convert(
         policy_named(policy, with_data=feeds is not None)
         refuse_unheeded(model, low, keep, feeds, low_io=low_io)
         if plan is not None:
-            apply_plan(model, _read_plan(Path(plan), low))  # one for another model is a mistake here, too
+            # One for another model is a mistake here, too.
+            apply_plan(model, _read_plan(Path(plan), low, target, low_io=low_io), keep)
         return _unchanged(source, output, model, low)
+    if ranges is not None and feeds is not None:
+        raise UsageError(
+            "ranges from training count where there is no data", remedy="give --data or --ranges, not both"
+        )
     warnings = widen_other_half(model, low, low_io=low_io)
     if plan is not None:
-        planned = apply_plan(model, _read_plan(Path(plan), low))
+        _refuse_beside_plan(policy, ranges)
+        made = _read_plan(Path(plan), low, target, low_io=low_io)
+        planned = apply_plan(model, made, keep)
+        if feeds is not None:
+            planned = tried(model, planned, feeds, str(source))
     else:
-        trained = _trained_ranges(Path(ranges), source) if ranges is not None and feeds is None else Calibration()
+        aim = target_named(target)
+        trained = _trained_ranges(Path(ranges), source) if ranges is not None else Calibration()
         chosen = policy_named(policy, with_data=feeds is not None or trained.trained)
         if feeds is None:
-            planned = make_plan(model, low, chosen, trained, keep, low_io=low_io)
+            planned = make_plan(model, low, chosen, trained, keep, low_io=low_io, target=aim)
         else:
-            planned = _planned(model, low, chosen, keep, feeds, str(source), low_io=low_io)
+            planned = _planned(model, low, chosen, keep, feeds, str(source), low_io=low_io, target=aim)
     return write(_warning(planned, warnings), source, output)
 
 
@@ -101,12 +115,12 @@ def _trained_ranges(path: Path, source: Path) -> Calibration:
 
 
 def _planned(
-    model: ir.Model, low: Format, policy: Policy, keep: Keep, feeds: Feeds, where: str, *, low_io: bool
+    model: ir.Model, low: Format, policy: Policy, keep: Keep, feeds: Feeds, where: str, *, low_io: bool, target: Target
 ) -> Planned:
     calibration = calibrate(model, feeds, where, feeds.name)
 
     def replan(suspects: Suspects) -> Planned:
-        return make_plan(model, low, policy, calibration, keep, low_io=low_io, suspects=suspects)
+        return make_plan(model, low, policy, calibration, keep, low_io=low_io, target=target, suspects=suspects)
 
     return settled(model, replan({}), replan, feeds, where)
 
@@ -135,10 +149,10 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
         low_operators=plan.low_count,
         low_flops=low_share(model),
         casts=len(casts),
-        bytes_cast=sum(_bytes_read(n) for n in casts),
+        bytes_cast=sum(_bytes_read(n, planned.sizes) for n in casts),
         opset=opset_of(model, ""),
         weights_with_loss=sum(w.loss.matters for w in plan.weights),
-        notes=(*plan.notes, *_corrections(model), *described(refusals(model, output))),
+        notes=(*plan.notes, *_corrections(model), *described(refusals(model, output, plan.target))),
         trial=plan.trial,
         idle=nothing_lowered(before, products(model)),
     )
@@ -168,10 +182,33 @@ def plan_path_of(model: Path) -> Path:
     return model.parent / f"{model.stem}.plan.json"
 
 
-def _read_plan(path: Path, low: Format) -> PrecisionPlan:
+def _refuse_beside_plan(policy: str | None, ranges: str | Path | None) -> None:
+    """Refuse what only making a plan heeds."""
+    for flag, given in (("--policy", policy), ("--ranges", ranges)):
+        if given is not None:
+            raise UsageError(
+                f"{flag} has no say where a plan is applied",
+                where=str(given),
+                remedy=f"leave {flag} out, or plan anew without --plan",
+            )
+
+
+def _read_plan(path: Path, low: Format, target: str | None, *, low_io: bool) -> PrecisionPlan:
     plan = records.load(PrecisionPlan, path)
     if plan.precision is not low:
         raise UsageError(f"the plan is for {plan.precision.value}, not {low.value}", where=str(path))
+    if low_io and not plan.low_io:
+        raise UsageError(
+            "the plan keeps the types of inputs and outputs, --low-io does not",
+            where=str(path),
+            remedy="leave --low-io out, or plan anew without --plan",
+        )
+    if target is not None and target_named(target).value != plan.target:
+        raise UsageError(
+            f"the plan is for target {plan.target}, not {target}",
+            where=str(path),
+            remedy="leave --target out, or plan anew without --plan",
+        )
     return plan
 
 
@@ -208,9 +245,10 @@ def _is_cast(node: ir.Node) -> bool:
     return node.op_type == "Cast" and not node.domain
 
 
-def _bytes_read(node: ir.Node) -> int:
-    value = node.inputs[0]
+def _bytes_read(cast: ir.Node, sizes: Sizes) -> int:
+    value, made = cast.inputs[0], cast.outputs[0]
     dtype = element_type(value) if value is not None else None
     if value is None or dtype is None:
         return 0
-    return guessed_size(value) * dtype.bitwidth // 8
+    graph = cast.graph if isinstance(cast.graph, ir.Graph) else None
+    return sizes.elements(value, made) * sizes.runs(graph) * dtype.bitwidth // 8

@@ -17,6 +17,7 @@ from mpdeploy.numerics.rounding import cast
 from mpdeploy.plan.constants import constant_tensor
 from mpdeploy.plan.groups import ONNX_TYPE, Group, Operand, is_constant, is_float
 from mpdeploy.plan.planner import Planned
+from mpdeploy.plan.target import target_named
 
 
 def apply(planned: Planned) -> ir.Model:
@@ -65,7 +66,8 @@ class _Conversion:
                 self._cast_for(value, low, self.low)
         self._saturate()
         self._drop_idle_casts()
-        put_barriers(self.model, self.names)
+        if target_named(self.plan.target).builds_engines:
+            put_barriers(self.model, self.names)
 
     def _saturate(self) -> None:
         """Limit the inputs of masked softmaxes, so that a row of -inf becomes a row of equal numbers."""

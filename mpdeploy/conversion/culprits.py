@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mpdeploy.conversion.trial import distance
 from mpdeploy.graph.scope import all_nodes
-from mpdeploy.plan.planner import Suspicion
+from mpdeploy.plan.pins import Suspicion
 from mpdeploy.runtime.observe import Observer
 from mpdeploy.runtime.runner import Feed
 from mpdeploy.runtime.twin import runnable

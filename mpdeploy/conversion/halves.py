@@ -12,7 +12,7 @@ from mpdeploy.graph.types import element_type
 from mpdeploy.graph.widening import holds, stored, widen
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.groups import ONNX_TYPE
-from mpdeploy.plan.planner import Keep
+from mpdeploy.plan.pins import Keep
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.runner import input_specs

@@ -14,9 +14,9 @@ class ConversionResult:
     the model has none.
     ``casts`` are the Cast operators that were put in, ``bytes_cast`` the bytes they read in one run (a dimension
     that neither the model nor the data give counts 64).  ``weights_with_loss`` counts the stored tensors that lost
-    more, by norm, than rounding takes of any number of the normal range.  ``unchanged``: the source had been converted
-    before.  ``trial`` is what came of the conversion on its data, None without data.  ``idle`` is a sentence that says
-    why no product was lowered, empty if one was.
+    more, by norm, than rounding takes of any number of the normal range.  ``unchanged``: the source had been
+    converted before.  ``trial`` is what came of the conversion on its data, None without data.  ``idle`` is a
+    sentence that says why no product was lowered, empty if one was.
     """
 
     source: str

@@ -20,7 +20,8 @@ from mpdeploy.errors import ModelError
 from mpdeploy.graph.arithmetic import flops
 from mpdeploy.graph.traits import Kind, kind_of
 from mpdeploy.numerics.formats import Format
-from mpdeploy.plan.planner import Planned, Suspicion
+from mpdeploy.plan.pins import Suspicion
+from mpdeploy.plan.planner import Planned
 from mpdeploy.runtime.feeds import Feeds
 
 Suspects = Mapping[str, Suspicion]
@@ -55,13 +56,31 @@ def settled(
             repair = _Repair(judge, replan, start)
             best, tries = repair.run(), repair.tries
     if best.judged.broken:
-        raise ModelError(
-            f"in {low.value} the model's outputs become NaN or infinite on the data: {best.judged.text}",
-            where=where,
-            remedy="use --precision bf16, --policy safe, or --keep-fp32 for the part that overflows",
-        )
+        raise _broken(best.judged, where)
     trial = replace(best.judged.record(judge.given), plans=tries, cause=cause.value)
     return replace(best.planned, plan=replace(best.planned.plan, trial=trial))
+
+
+def tried(model: ir.Model, planned: Planned, feeds: Feeds, where: str) -> Planned:
+    """Return a plan that is given, with what came of it on the feeds as its ``trial``; nothing is repaired.
+
+    Raises ``ModelError`` as ``settled`` does.
+    """
+    if not planned.plan.low_count:
+        return planned
+    judge = Judge(model, planned.plan.precision, feeds, where)
+    judged = judge.of(planned)
+    if judged.broken:
+        raise _broken(judged, where)
+    return replace(planned, plan=replace(planned.plan, trial=judged.record(judge.given)))
+
+
+def _broken(judged: Judged, where: str) -> ModelError:
+    return ModelError(
+        f"in {judged.low.value} the model's outputs become NaN or infinite on the data: {judged.text}",
+        where=where,
+        remedy="use --precision bf16, --policy safe, or --keep-fp32 for the part that overflows",
+    )
 
 
 @dataclass(frozen=True)
@@ -87,8 +106,9 @@ def _cause(judge: Judge, start: Attempt) -> Cause:
         return Cause.RANDOM
     if start.judged.broken:
         return Cause.NONE
-    alone = judge.of_weights(start.planned, _names(start)).badness
-    return Cause.SENSITIVE if alone > max(1.0, start.judged.badness / 2) else Cause.NONE
+    alone = judge.of_weights(start.planned, _names(start))
+    as_far = max(alone.allowance, alone.peak) > max(start.judged.allowance, start.judged.peak) / 2
+    return Cause.SENSITIVE if alone.badness > 1 and as_far else Cause.NONE
 
 
 def _names(attempt: Attempt) -> tuple[str, ...]:
@@ -127,7 +147,7 @@ class _Repair:
         """Return the best that either way of looking finds, or ``before``."""
         base = replace(before, judged=self.judge.of(before.planned, tuple(self.few)))
         best = min([base, *self._amplifiers(base)], key=_badness)
-        if best.judged.used > _MARGIN:
+        if before.judged.used > 1 and best.judged.used > _MARGIN:
             best = next(self._within(best), best)
         return before if best is base else best
 

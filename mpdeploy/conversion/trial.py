@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mpdeploy.conversion.apply import apply
 from mpdeploy.graph.names import Names
+from mpdeploy.graph.traits import Kind, kind_of
 from mpdeploy.numerics.budget import Budget
 from mpdeploy.numerics.default_budget import default_budget
 from mpdeploy.numerics.drift import OutputDrift
@@ -51,10 +52,14 @@ class Judged:
         return any(output.broken for output in self.found.outputs)
 
     @property
+    def allowance(self) -> float:
+        """The largest share of a limit's allowance that is used."""
+        return max((math.inf if check.used is None else check.used for check in self.checks), default=0.0)
+
+    @property
     def used(self) -> float:
-        """The largest share of an allowance that is used: over 1, the plan is over budget."""
-        faults = [_fault(output) for output in self.found.outputs]
-        return max([0.0, *faults, *(math.inf if c.used is None else c.used for c in self.checks)])
+        """The same, faults that no limit measures counted: over 1, the plan is over budget."""
+        return max([self.allowance, *(_fault(output) for output in self.found.outputs)])
 
     @property
     def peak(self) -> float:
@@ -144,14 +149,15 @@ class Judge:
         return self._judged(truthful_runner(carried_out(self.model, planned), self.where, lean=True), names)
 
     def of_weights(self, planned: Planned, names: tuple[str, ...] = ()) -> Judged:
-        """Return what it comes to in FP32 arithmetic with nothing rounded but the weights that a plan makes low."""
+        """Return what it comes to in FP32 arithmetic with nothing rounded but the weights of a plan's low products."""
         bound = bind(copy_of(self.model), planned.plan)
         return self._judged(truthful_runner(_with_rounded_weights(bound), self.where, lean=True), names)
 
     def repeats(self, names: tuple[str, ...]) -> bool:
         """Tell whether the source gives the same numbers when it runs again: one that draws random ones does not."""
-        again = self._judged(truthful_runner(self.model, self.where, lean=True), names)
-        return again.used <= 1
+        runner = truthful_runner(self.model, self.where, lean=True)
+        # The first draw of a new session may well be that of the session before.
+        return all(self._judged(runner, names).used <= 1 for _ in range(2))
 
     def feed(self, name: str, row: int | None) -> Feed:
         """Return one feed as the model takes it, the first without a name; of many samples the part with the row."""
@@ -198,12 +204,14 @@ def distance(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
 
 
 def _with_rounded_weights(planned: Planned) -> ir.Model:
-    """Put every constant that low operators read through a pair of Casts; all arithmetic stays FP32."""
+    """Put the constants that low products read through a pair of Casts; all arithmetic stays FP32.
+
+    What other operators read may stay FP32 at no price worth speaking of.
+    """
     model, names, low = planned.model, Names(planned.model), ONNX_TYPE[planned.plan.precision]
-    is_low = {id(g) for g, chosen in zip(planned.groups.all, planned.low, strict=True) if chosen}
-    for group in planned.groups.all:
-        for operand in group.consumes:
-            if id(group) in is_low and is_constant(operand.value) and isinstance(operand.user, ir.Node):
+    for group, is_low in zip(planned.groups.all, planned.low, strict=True):
+        for operand in group.consumes if is_low and kind_of(group.node) is Kind.HEAVY else ():
+            if is_constant(operand.value) and isinstance(operand.user, ir.Node):
                 last = operand.value
                 for node in _pair(last, low, names):
                     operand.user.prepend(node)

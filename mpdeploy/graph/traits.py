@@ -124,7 +124,6 @@ RECIPROCAL_OPERANDS: dict[str, frozenset[int]] = {
     "Div": frozenset({1}),
     "Reciprocal": frozenset({0}),
     "Log": frozenset({0}),
-    "Sqrt": frozenset({0}),
     "Mod": frozenset({1}),
 }
 

@@ -38,6 +38,7 @@ policy = "balanced"
 keep_fp32 = ["/head/*"]
 op_fp32 = ["Softmax"]
 low_io = false
+target = "any"                    # or tensorrt, rtx, openvino, onnxruntime: whose limits count
 
 [verify]
 data = "heldout/"                 # what training left by default
@@ -90,6 +91,7 @@ class ConvertPart:
     keep_fp32: tuple[str, ...] = ()
     op_fp32: tuple[str, ...] = ()
     low_io: bool = False
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,7 @@ def _check_words(deployment: Deployment, fault: _Fault) -> None:
     from mpdeploy.engine.options import parse_shapes
     from mpdeploy.numerics.budget import parse_budget
     from mpdeploy.plan.policy import policy_named
+    from mpdeploy.plan.target import target_named
 
     train, build = deployment.train, deployment.build
     if train and train.precision is not None and train.precision not in level_words():
@@ -248,6 +251,8 @@ def _check_words(deployment: Deployment, fault: _Fault) -> None:
     try:
         keys = ["convert", "policy"]
         policy_named(deployment.convert.policy, with_data=True)
+        keys = ["convert", "target"]
+        target_named(deployment.convert.target)
         keys = ["verify", "budget"]
         if deployment.verify.budget is not None:
             parse_budget(deployment.verify.budget)

@@ -123,7 +123,13 @@ def _model(
     with stage(f"convert to {precision.value.upper()}"):
         path = reference.with_name(f"model.{precision.value}.onnx")
         data = None if ranges is None else watch(ranges, "measuring ranges")
-        conversion = convert(reference, path, precision=precision.value, data=data, ranges=trained_ranges(reference))
+        conversion = convert(
+            reference,
+            path,
+            precision=precision.value,
+            data=data,
+            ranges=trained_ranges(reference) if data is None else None,
+        )
     with stage(f"verify {precision.value.upper()} under true rounding"):
         scoring = Scoring(labels=wishes.labels)
         drift = verify(reference, path, watch(proof, "verifying"), wishes.budget, scoring=scoring)

@@ -48,7 +48,7 @@ def convert_inputs(reference: str, precision: str, part: ConvertPart, data: Feed
         "reference": reference,
         "precision": precision,
         "data": feeds_digest(data),
-        "options": str((part.policy, part.keep_fp32, part.op_fp32, part.low_io)),
+        "options": str((part.policy, part.keep_fp32, part.op_fp32, part.low_io, part.target)),
         **_versions(),
     }
 

@@ -8,7 +8,7 @@ minimum s-t cut: Boykov, Veksler, Zabih, "Fast approximate energy minimization v
 auxiliary vertex says "some reader differs": Kohli, Ladicky, Torr, "Robust higher order potentials" (CVPR 2008).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,14 +29,16 @@ class Border:
     cost: int
 
 
-def assign(count: int, fixed: Mapping[int, bool], borders: Iterable[Border]) -> list[bool]:
+def assign(
+    count: int, fixed: Mapping[int, bool], borders: Iterable[Border], careful: Set[int] = frozenset()
+) -> list[bool]:
     """Return for each of ``count`` groups whether it is low: as ``fixed`` says where it does, else the cheapest.
 
-    Among equally cheap assignments, the one with the fewest FP32 groups.
+    Among equally cheap assignments, the one with the fewest FP32 groups; of those in ``careful``, with the most.
     """
     if len(fixed) == count:
         return [fixed[i] for i in range(count)]
-    network = _Network(count, fixed)
+    network = _Network(count, fixed, careful)
     for border in borders:
         network.add(border)
     fp32 = network.fp32_side()
@@ -48,7 +50,7 @@ class _Network:
 
     _SOURCE, _SINK = 0, 1
 
-    def __init__(self, count: int, fixed: Mapping[int, bool]) -> None:
+    def __init__(self, count: int, fixed: Mapping[int, bool], careful: Set[int]) -> None:
         self._vertex: list[int] = []
         self._size = 2
         for index in range(count):
@@ -56,6 +58,7 @@ class _Network:
                 self._vertex.append(self._SINK if fixed[index] else self._SOURCE)
             else:
                 self._vertex.append(self._new())
+        self._careful = {self._vertex[index] for index in careful}
         self._edges: list[tuple[int, int]] = []
         self._costs: list[int] = []
         self._forbidden: list[tuple[int, int]] = []
@@ -93,8 +96,9 @@ class _Network:
         from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
         free = sorted({v for v in self._vertex if v > self._SINK})
-        # One unit for each free FP32 operator: it decides only between cuts of equal bytes.
-        edges = [*self._edges, *((v, self._SINK) for v in free), *self._forbidden]
+        # One unit for each free operator on its less wanted side: it decides only between cuts of equal bytes.
+        units = [(self._SOURCE, v) if v in self._careful else (v, self._SINK) for v in free]
+        edges = [*self._edges, *units, *self._forbidden]
         total = sum(self._costs) or 1
         room = (_CAPACITY_SUM - len(free)) // 2
         unit = len(free) + 1  # at least one byte outweighs all preferences, while the scale allows

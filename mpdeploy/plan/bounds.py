@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 INFINITE = math.inf
+_ASSUMED_AWAY = 1e-4  # a smaller distance from zero, if only assumed, says nothing of the reciprocal
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,16 @@ class Bounds:
         return Bounds(_product(self.low, factor), _product(self.high, factor), self.integral, self.assumed)
 
     def inverse(self) -> "Bounds":
-        """Return the bounds of 1 / x; where x may be zero nothing bounds it, and nothing proves that it is large."""
-        if self.low > 0 or self.high < 0:
+        """Return the bounds of 1 / x; where x may be zero nothing bounds it, and nothing proves that it is large.
+
+        So it is where a tiny distance from zero is only assumed.
+        """
+        certain = self.away_from_zero
+        if certain > (_ASSUMED_AWAY if self.assumed else 0.0):
             ends = (_quotient(self.low), _quotient(self.high))
             return Bounds(min(ends), max(ends), False, self.assumed)
-        low = 0.0 if self.low == 0 else -INFINITE
-        return Bounds(low, 0.0 if self.high == 0 and self.low < 0 else INFINITE, assumed=True)
+        low = 0.0 if self.low >= 0 else -INFINITE
+        return Bounds(low, 0.0 if self.high <= 0 and self.low < 0 else INFINITE, assumed=True)
 
 
 UNBOUNDED = Bounds(-INFINITE, INFINITE)

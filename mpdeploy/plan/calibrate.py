@@ -55,13 +55,14 @@ class InnerStats:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Statistics by value name, inner statistics by node name, and where they come from.
+    """Statistics by value name, inner statistics by node name, the largest sizes seen, and where they come from.
 
     ``trained``: they were measured in training, so only some values have any, and of these only the bounds are known.
     """
 
     values: dict[str, TensorStats] = field(default_factory=dict)
     inner: dict[str, InnerStats] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     data: str = ""
     samples: int = 0
     trained: bool = False
@@ -102,6 +103,7 @@ def calibrate(model: ir.Model, feeds: Iterable[Feed], where: str, data: str) -> 
         for name, array in observer.run(fit(feed, specs, data).feed):
             known = calibration.values.get(name, TensorStats())
             calibration.values[name] = known.merged(stats_of(array))
+            calibration.sizes[name] = max(calibration.sizes.get(name, 0), int(np.size(array)))
             for node in probes.get(name, ()):
                 inner = inner_stats(node, np.asarray(array))
                 if inner is not None:

@@ -14,14 +14,16 @@ from mpdeploy.plan.calibrate import Calibration, InnerStats
 from mpdeploy.plan.constants import ConstantFacts, constant_tensor, facts_of
 from mpdeploy.plan.groups import Group, Groups, is_constant
 from mpdeploy.plan.policy import Policy
+from mpdeploy.plan.target import Target
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A model's groups and what is known of its values: constants, measurements, bounds."""
+    """A model's groups and what is known of its values: constants, measurements, bounds; and what it is for."""
 
     low: Format
     policy: Policy
+    target: Target
     groups: Groups
     constants: Mapping[ir.Value, ConstantFacts]
     calibration: Calibration
@@ -46,7 +48,9 @@ class Evidence:
         return next((g for g in self.by_node.get(node, ()) if g.operand_set == "" and g.node is node), None)
 
 
-def gather(model: ir.Model, groups: Groups, low: Format, policy: Policy, calibration: Calibration) -> Evidence:
+def gather(
+    model: ir.Model, groups: Groups, low: Format, policy: Policy, calibration: Calibration, target: Target
+) -> Evidence:
     """Read the constants, bound the values, and return the evidence."""
     constants: dict[ir.Value, ConstantFacts] = {}
     for value in filter(is_constant, groups.consumers):
@@ -58,4 +62,4 @@ def gather(model: ir.Model, groups: Groups, low: Format, policy: Policy, calibra
     for group in groups.all:
         by_node[group.node] = (*by_node.get(group.node, ()), group)
     assert all(node.name for node in all_nodes(model))  # noqa: S101 - given by graph.io.load
-    return Evidence(low, policy, groups, constants, calibration, bounds, by_node)
+    return Evidence(low, policy, target, groups, constants, calibration, bounds, by_node)

@@ -72,17 +72,21 @@ def walk_small(evidence: Evidence, start: ir.Value, reason: Reason, pins: dict[i
     """Pin what makes a value whose small magnitudes decide, back to where they are no longer small.
 
     Only what was measured counts: a product that is seen to give such magnitudes is pinned like any other operator.
+    A sum is small only where all of its terms are.
     """
-    pending, seen = [start], set()
+    pending, seen = [(start, False)], set()
     while pending:
-        value = pending.pop()
+        value, summed = pending.pop()
         stats, group = evidence.stats_of(value), evidence.groups.producer.get(value)
-        if group is None or id(group) in seen or stats is None or stats.smallest >= evidence.low.smallest_normal:
+        if group is None or id(group) in seen or stats is None:
+            continue
+        if (stats.absmax if summed else stats.smallest) >= evidence.low.smallest_normal:
             continue
         seen.add(id(group))
         pins.setdefault(id(group), reason)
         if _is_passed(group.node):
-            pending += [operand.value for operand in group.consumes]
+            summed = summed or kind_of(group.node) is Kind.SUM
+            pending += [(operand.value, summed) for operand in group.consumes]
 
 
 def _is_passed(node: ir.Node) -> bool:

@@ -1,9 +1,8 @@
 """Graph, policy and statistics in; a precision plan out."""
 
-import fnmatch
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -12,56 +11,41 @@ from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.graph import io
 from mpdeploy.graph.operators import opset_of, signature
 from mpdeploy.graph.opset import NEWEST_OPSET, raised
-from mpdeploy.graph.scope import all_nodes, nodes_under, subgraphs_of
-from mpdeploy.graph.shapes import guessed_size
+from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.traits import Kind, is_standard, kind_of
 from mpdeploy.numerics.formats import Format
-from mpdeploy.plan import exact, rules
-from mpdeploy.plan.assign import Border, assign
 from mpdeploy.plan.calibrate import Calibration
+from mpdeploy.plan.cheapest import cheapest
 from mpdeploy.plan.evidence import Evidence, gather
-from mpdeploy.plan.groups import ONNX_TYPE, Group, Groups, build, is_constant, is_float
+from mpdeploy.plan.groups import ONNX_TYPE, Group, Groups, build, is_float
 from mpdeploy.plan.masks import Masks, find_masks
+from mpdeploy.plan.pins import (
+    KEEP_NOTHING,
+    NOTHING_SEARCHED,
+    Keep,
+    Searched,
+    Suspicion,
+    find_pins,
+    kept_by_user,
+    overrule,
+    unsettled,
+)
 from mpdeploy.plan.policy import Policy
-from mpdeploy.plan.reasons import SOFT, Code, Reason
+from mpdeploy.plan.reasons import LOW_CODES, Code, Reason
 from mpdeploy.plan.record import DataSource, Decision, PrecisionPlan, WeightLoss
-
-
-@dataclass(frozen=True)
-class Keep:
-    """What the user keeps in FP32: nodes by name pattern (as in a shell), operators by type."""
-
-    nodes: tuple[str, ...] = ()
-    operators: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Suspicion:
-    """Why a trial suspects a node; ``deep``: the products that feed it are under suspicion, too."""
-
-    text: str
-    deep: bool = False
-
-
-@dataclass(frozen=True)
-class Searched:
-    """What a search found out, by the decision's node, in words: what it keeps in FP32, and what it found to do low.
-
-    Only reasons in ``SOFT`` give way to what was found.
-    """
-
-    kept: Mapping[str, str] = field(default_factory=dict)
-    freed: Mapping[str, str] = field(default_factory=dict)
+from mpdeploy.plan.sizes import Sizes
+from mpdeploy.plan.target import Target
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, and the model that it is for: the source, at the opset that the low format needs."""
+    """A plan, and the model that it is for, with its values' sizes: the source, at the opset that the format needs."""
 
     plan: PrecisionPlan
     model: ir.Model
     groups: Groups
     low: tuple[bool, ...]
+    sizes: Sizes
 
 
 def needed_opset(model: ir.Model, low: Format, *, low_io: bool = False) -> int:
@@ -101,8 +85,9 @@ def make_plan(
     keep: Keep,
     *,
     low_io: bool = False,
+    target: Target = Target.ANY,
     suspects: Mapping[str, Suspicion] = MappingProxyType({}),
-    searched: Searched = Searched(),
+    searched: Searched = NOTHING_SEARCHED,
 ) -> Planned:
     """Decide the format of every float value.
 
@@ -119,11 +104,13 @@ def make_plan(
             raise
         notes.append(error.what)
     groups = build(model, low)
-    evidence = gather(model, groups, low, policy, calibration)
+    evidence = gather(model, groups, low, policy, calibration, target)
     masks = find_masks(evidence) if policy.hazards else Masks()
-    pins = _pins(evidence, keep, masks, suspects)
-    freed = _overrule(pins, groups, searched)
-    chosen = _assign(groups, pins, low_io=low_io)
+    pins = find_pins(evidence, keep, masks, suspects)
+    freed = overrule(pins, groups, searched)
+    notes += unsettled(pins, groups, calibration)
+    sizes = Sizes(model, calibration.sizes)
+    chosen = cheapest(groups, pins, sizes, low_io=low_io)
     decisions = []
     for group, is_low in zip(groups.all, chosen, strict=True):
         decision = _decision(group, is_low, pins | freed if is_low else pins, low)
@@ -140,21 +127,43 @@ def make_plan(
         weights=ledger(evidence, chosen),
         data=DataSource(calibration.data, calibration.samples) if calibration.data else None,
         low_io=low_io,
+        target=target.value,
         keep=(*keep.nodes, *keep.operators),
         notes=tuple(notes),
     )
-    return Planned(plan, model, groups, tuple(chosen))
+    return Planned(plan, model, groups, tuple(chosen), sizes)
 
 
-def apply_plan(model: ir.Model, plan: PrecisionPlan) -> Planned:
+def apply_plan(model: ir.Model, plan: PrecisionPlan, keep: Keep = KEEP_NOTHING) -> Planned:
     """Return a plan, perhaps edited by a person, bound to the model that it was made for.
 
-    Raises ``UsageError`` if the plan belongs to another model or does not cover it, ``ModelError`` if it asks for
-    a format that an operator does not take.
+    What ``keep`` names becomes FP32.  A decision that a person changed says so; what was measured of the plan that a
+    run made is not told of this one.  Raises ``UsageError`` if the plan belongs to another model or does not cover it,
+    ``ModelError`` if it asks for a format that an operator does not take.
     """
     if plan.model != digest(model):
         raise UsageError("the plan was made for another model", remedy="plan this model anew with `mpdeploy convert`")
-    return bind(model, plan)
+    made = bind(model, replace(plan, trial=None, decisions=tuple(map(_as_set, plan.decisions))))
+    kept = {made.groups.all.index(group): reason for group, reason in kept_by_user(made.groups, keep)}
+    by_key = {(g.name, tuple(str(v.name) for v in g.produces)): kept.get(i) for i, g in enumerate(made.groups.all)}
+    decisions = tuple(_kept(d, by_key.get((d.node, d.values))) for d in made.plan.decisions)
+    low = tuple(is_low and i not in kept for i, is_low in enumerate(made.low))
+    named = dict.fromkeys((*plan.keep, *keep.nodes, *keep.operators))
+    return replace(made, plan=replace(made.plan, decisions=decisions, keep=tuple(named)), low=low)
+
+
+def _as_set(decision: Decision) -> Decision:
+    """A decision whose format is not what its reason led to was set by hand."""
+    known = next((code for code in Code if code.value == decision.code), None)
+    if known is Code.PLAN or (known is not None and (known in LOW_CODES) == (decision.format is not Format.FP32)):
+        return decision
+    return replace(decision, code=Code.PLAN.value, reason=str(Reason(Code.PLAN, "")), limit="")
+
+
+def _kept(decision: Decision, reason: Reason | None) -> Decision:
+    if reason is None:
+        return decision
+    return replace(decision, format=Format.FP32, code=reason.code.value, reason=str(reason), saturate=False, limit="")
 
 
 def bind(model: ir.Model, plan: PrecisionPlan) -> Planned:
@@ -172,113 +181,13 @@ def bind(model: ir.Model, plan: PrecisionPlan) -> Planned:
         if decision.format is not Format.FP32 and group.refusal:
             raise ModelError(f"the plan asks for {decision.format.value}: {group.refusal}", where=group.name)
         chosen.append(decision.format is not Format.FP32)
-    return Planned(plan, model, groups, tuple(chosen))
+    return Planned(plan, model, groups, tuple(chosen), Sizes(model))
 
 
 def digest(model: ir.Model) -> str:
     """Return the SHA-256 of the graph, its weights left out: 64 hexadecimal digits."""
     skeleton, _ = io.serialised(model)
     return hashlib.sha256(skeleton).hexdigest()
-
-
-def _pins(evidence: Evidence, keep: Keep, masks: Masks, suspects: Mapping[str, Suspicion]) -> dict[int, Reason]:
-    """Return the groups, by ``id``, that must be FP32, each with its first reason."""
-    pins: dict[int, Reason] = {}
-    for group in evidence.groups.all:
-        if group.refusal:
-            pins[id(group)] = Reason(Code.TYPE_RULE, group.refusal)
-    for group_id, reason in _kept(evidence.groups, keep):
-        pins.setdefault(group_id, reason)
-    for group_id, reason in exact.exact_groups(evidence).items():
-        pins.setdefault(group_id, reason)
-    for value, reason in rules.value_reasons(evidence):
-        producer = evidence.groups.producer.get(value)
-        about = Reason(reason.code, f"'{value.name}': {reason.text}")
-        for group in ([producer] if producer is not None else []) + evidence.groups.consumers.get(value, []):
-            if (value, id(group)) in masks.excused:
-                continue
-            # An assumption keeps an operator in FP32, but not the arithmetic that low precision is for.
-            if not (evidence.bounds_of(value).assumed and kind_of(group.node) is Kind.HEAVY):
-                pins.setdefault(id(group), about)
-        if reason.code is Code.RECIPROCAL:
-            exact.walk_small(evidence, value, about, pins)
-    for group, reason in rules.group_reasons(evidence, masks.excused):
-        pins.setdefault(id(group), reason)
-    _pin_suspects(evidence, suspects, pins)
-    return pins
-
-
-def _overrule(pins: dict[int, Reason], groups: Groups, searched: Searched) -> dict[int, Reason]:
-    """Change the pins to what a search found; return the groups that it took from them, with the reason."""
-    freed: dict[int, Reason] = {}
-    for group in groups.all:
-        before = pins.get(id(group))
-        overruled = f"; {before}" if before else ""
-        if before is not None and before.code not in SOFT:
-            continue
-        if group.name in searched.kept:
-            pins[id(group)] = Reason(Code.SEARCHED_FP32, searched.kept[group.name] + overruled)
-        elif group.name in searched.freed and before is not None:
-            freed[id(group)] = Reason(Code.SEARCHED_LOW, searched.freed[group.name] + overruled)
-            del pins[id(group)]
-    return freed
-
-
-def _pin_suspects(evidence: Evidence, suspects: Mapping[str, Suspicion], pins: dict[int, Reason]) -> None:
-    for node in list(evidence.by_node):
-        name = str(node.name)
-        if name not in suspects:
-            continue
-        suspicion = suspects[name]
-        reason = Reason(Code.MEASURED_DRIFT, f"{name}: {suspicion.text}")
-        # Inside a subgraph nothing was measured: all of it is under suspicion.
-        inside = [inner for graph in subgraphs_of(node) for inner in nodes_under(graph)]
-        for group in (g for member in (node, *inside) for g in evidence.by_node.get(member, ())):
-            pins.setdefault(id(group), reason)
-            for operand in group.consumes:
-                exact.walk_back(evidence, operand.value, reason, pins, deep=suspicion.deep)
-
-
-def _kept(groups: Groups, keep: Keep) -> Iterable[tuple[int, Reason]]:
-    used: set[str] = set()
-    for group in groups.all:
-        name, op = str(group.node.name), group.node.op_type
-        for pattern in keep.nodes:
-            if fnmatch.fnmatchcase(name, pattern) or name == pattern:
-                used.add(pattern)
-                yield id(group), Reason(Code.USER, f"node pattern {pattern!r}")
-        if op in keep.operators:
-            used.add(op)
-            yield id(group), Reason(Code.USER, f"operator {op}")
-    for pattern in (*keep.nodes, *keep.operators):
-        if pattern not in used:
-            raise UsageError(f"no float operator of the model matches {pattern!r}", remedy="see `mpdeploy inspect`")
-
-
-def _assign(groups: Groups, pins: dict[int, Reason], *, low_io: bool) -> list[bool]:
-    index = {id(g): i for i, g in enumerate(groups.all)}
-    fixed = {index[i]: False for i in pins}
-    for i, group in enumerate(groups.all):
-        if i not in fixed and kind_of(group.node) is Kind.HEAVY and not group.operand_set:
-            fixed[i] = True
-    outside = len(groups.all)  # the model's own inputs and outputs, as one more group
-    fixed[outside] = low_io
-    outputs = {operand.value for operand in groups.outputs}
-    borders = []
-    for value in groups.values:
-        readers = [index[id(g)] for g in groups.consumers.get(value, ())]
-        if value in outputs:
-            readers.append(outside)
-        producer = groups.producer.get(value)
-        if producer is None and is_constant(value):
-            # The bytes of a scalar decide nothing: of equally cheap assignments the lower one is faster, and some of
-            # the others a builder cannot fuse (FP32 guards between softmax and the cast behind it).
-            if guessed_size(value) > 1:
-                borders.append(Border(None, tuple(readers), 4 * guessed_size(value)))
-        else:
-            at = outside if producer is None else index[id(producer)]
-            borders.append(Border(at, tuple(readers), 4 * guessed_size(value)))
-    return assign(len(groups.all) + 1, fixed, borders)[:outside]
 
 
 def _decision(group: Group, is_low: bool, pins: dict[int, Reason], low: Format) -> Decision:
@@ -297,6 +206,7 @@ def _decision(group: Group, is_low: bool, pins: dict[int, Reason], low: Format) 
         format=low if is_low else Format.FP32,
         code=reason.code.value,
         reason=str(reason),
+        limit=reason.limit,
     )
 
 

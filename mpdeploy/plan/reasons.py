@@ -91,12 +91,17 @@ SOFT = frozenset(
 )
 
 
+# The reasons for the low format; all others lead to FP32, but for the user's own choice in the plan.
+LOW_CODES = frozenset({Code.HEAVY, Code.HARMLESS, Code.MASK, Code.SEARCHED_LOW})
+
+
 @dataclass(frozen=True)
 class Reason:
-    """A code and its evidence in words."""
+    """A code and its evidence in words; ``limit`` names the runtime whose limit it is, if it is one's."""
 
     code: Code
     text: str
+    limit: str = ""
 
     def __str__(self) -> str:
         return (

@@ -13,6 +13,7 @@ class Decision:
     ``node`` names the operator (with ``:operands`` where only some of its operands are meant), ``values`` the
     float values that it computes in this format.  ``code`` is stable, ``reason`` its evidence in words.
     ``saturate``: the input is first limited to the format's lowest number, so that a mask of -inf leaves no NaN.
+    ``limit`` names the runtime whose limit it is (``rtx``), empty where ONNX or the numbers decide.
     """
 
     node: str
@@ -22,6 +23,7 @@ class Decision:
     code: str
     reason: str
     saturate: bool = False
+    limit: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class PrecisionPlan:
     """Which value is computed in which format, and why; with the policy and the data that led to it.
 
     ``model`` is the SHA-256 of the graph (without its weights) that the plan was made for, ``opset`` the version
-    that the converted model needs.  ``low_io``: inputs and outputs take the low format, too.  ``trial`` is what came of
+    that the converted model needs.  ``low_io``: inputs and outputs take the low format, too.  ``target`` is what
+    the model is for: whose limits counted.  ``trial`` is what came of
     the plan on its data; a plan that was applied has none, since a measurement belongs to the run that made it.
     """
 
@@ -83,6 +86,7 @@ class PrecisionPlan:
     weights: tuple[WeightLoss, ...] = ()
     data: DataSource | None = None
     low_io: bool = False
+    target: str = "any"
     keep: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     trial: Trial | None = None

@@ -9,23 +9,24 @@ from collections.abc import Callable, Iterator, Set
 
 import onnx_ir as ir
 
-from mpdeploy.graph.traits import RECIPROCAL_OPERANDS, Kind, builder_refuses, is_standard, kind_of
+from mpdeploy.graph.traits import Kind, builder_refuses, is_standard, kind_of
 from mpdeploy.numerics.formats import Format
+from mpdeploy.numerics.rounding import Loss
 from mpdeploy.plan.bounds import Bounds
-from mpdeploy.plan.constants import scalar
 from mpdeploy.plan.evidence import Evidence
-from mpdeploy.plan.groups import Group, is_constant
+from mpdeploy.plan.groups import Group, Operand, is_constant
 from mpdeploy.plan.inner import inner_reason
 from mpdeploy.plan.reasons import Code, Reason
+from mpdeploy.plan.tiny import reciprocal
 
 ValueRule = Callable[[Evidence, ir.Value], Reason | None]
 GroupRule = Callable[[Evidence, Group], Reason | None]
 Excused = Set[tuple[ir.Value, int]]
 
 _LOSS_LIMIT = 0.01  # relative: far over rounding, far under what anybody would accept
-_GUARD_LIMIT = 0.2  # an epsilon that is a little off guards as well
-_GUARDS = frozenset({"Add", "Sub", "Max", "Clip", "Where"})
 _ADDING = frozenset({"Add", "Sub", "Sum"})
+_FACTORS = frozenset({"Mul", "PRelu", "Mean"})
+_BY_NORM = frozenset({Kind.HEAVY, Kind.MOVE, Kind.NORM, Kind.CONTROL})
 _OUTWARD = frozenset({("Clip", 1), ("Clip", 2), ("Max", 0), ("Max", 1), ("Min", 0), ("Min", 1)})
 
 
@@ -47,6 +48,18 @@ def range_of_value(evidence: Evidence, value: ir.Value) -> Reason | None:
         return None  # whole numbers without a known end: `integers` says it better
     how = "may reach" if bounds.assumed else "reaches"
     return Reason(Code.RANGE_BOUND, f"|x| {how} {bounds.magnitude:.3g}, {holds}")
+
+
+def binds_products(evidence: Evidence, value: ir.Value, reason: Reason) -> bool:
+    """Tell whether what keeps a value in FP32 keeps the products that read it there, too.
+
+    An assumption that says nothing (division by what may be zero) keeps other operators in FP32, but not the
+    arithmetic that low precision is for.  One that is outgrown does: by a square, an exponential, a large factor.
+    """
+    bounds = evidence.bounds_of(value)
+    # What a format of FP32's own range cannot hold breaks the FP32 model as well.
+    narrower = evidence.low.max < Format.FP32.max / 2
+    return not bounds.assumed or (reason.code is Code.RANGE_BOUND and narrower and math.isfinite(bounds.magnitude))
 
 
 def _counts(bounds: Bounds) -> bool:
@@ -73,61 +86,6 @@ def vanishing(evidence: Evidence, value: ir.Value) -> Reason | None:
     return Reason(Code.VANISHING, f"|x| is at most {top:.3g}, {evidence.low.value} is exact from {smallest:.3g}")
 
 
-def reciprocal(evidence: Evidence, value: ir.Value) -> Reason | None:
-    """A value that is divided by, or whose logarithm or root is taken, with magnitudes that would vanish."""
-    readers = [g for g in evidence.groups.consumers.get(value, ()) if _reads_reciprocal(g, value)]
-    if not readers:
-        return None
-    smallest = evidence.low.smallest_normal
-    guard = _vanishing_guard(evidence, value)
-    if guard is not None:
-        return Reason(Code.EPSILON, f"{guard:.3g} keeps {readers[0].node.op_type} '{readers[0].node.name}' from zero")
-    stats, bounds = evidence.stats_of(value), evidence.bounds_of(value)
-    if bounds.low > 0 or bounds.high < 0:
-        least = bounds.away_from_zero
-        if stats is not None:
-            least = min(max(least, stats.smallest / evidence.policy.margin), stats.smallest)
-    elif stats is not None:
-        least = stats.smallest
-    else:
-        return None  # nothing is known: the policy's list decides
-    if least >= smallest:
-        return None
-    node = readers[0].node
-    return Reason(Code.RECIPROCAL, f"{node.op_type} '{node.name}' reads magnitudes down to {least:.3g}")
-
-
-def _vanishing_guard(evidence: Evidence, value: ir.Value) -> float | None:
-    """Return the small constant that keeps a value away from zero, if the format cannot hold it."""
-    node = value.producer()
-    if node is None or node.op_type not in _GUARDS:
-        return None
-    for operand in node.inputs:
-        facts = evidence.constants.get(operand) if operand is not None else None
-        tiny = facts is not None and 0 < facts.loss.absmax < evidence.low.smallest_normal
-        if facts is not None and tiny and facts.loss.worst_relative > _GUARD_LIMIT:
-            return facts.loss.absmax
-    return None
-
-
-def _reads_reciprocal(group: Group, value: ir.Value) -> bool:
-    return any(
-        o.value is value
-        and isinstance(o.user, ir.Node)
-        and is_standard(o.user)
-        and (o.index in RECIPROCAL_OPERANDS.get(o.user.op_type, ()) or _small_power(o.user, o.index))
-        for o in group.consumes
-    )
-
-
-def _small_power(node: ir.Node, index: int) -> bool:
-
-    if node.op_type != "Pow" or index != 0:
-        return False
-    exponent = scalar(node.inputs[1])
-    return exponent is not None and exponent < 1
-
-
 def constants(evidence: Evidence, group: Group, excused: Excused) -> Reason | None:
     """A stored tensor that the operator reads and that the format cannot hold well enough for this use."""
     for operand in group.consumes:
@@ -141,16 +99,36 @@ def constants(evidence: Evidence, group: Group, excused: Excused) -> Reason | No
         counts = facts.integral and low.max_exact_integer < loss.absmax <= Format.FP32.max_exact_integer
         if counts and loss.worst_relative > 0 and not outward:
             return Reason(Code.INTEGER, f"'{name}' holds whole numbers up to {loss.absmax:.6g}")
-        if loss.size == 1 and operand.user.op_type in _ADDING:
-            continue  # an epsilon: it matters where the sum is divided by or rooted, see `reciprocal`
-        forgiving = kind_of(operand.user) in (Kind.HEAVY, Kind.MOVE) or operand.user.op_type in _ADDING
-        if operand.user.op_type == "BatchNormalization":
-            continue  # its parameters work together: see `inner`
-        error = loss.norm_error if forgiving else loss.worst_relative
+        error = _felt(evidence, operand, loss)
         if error > _LOSS_LIMIT:
             text = f"'{name}' loses {error:.1%} ({loss.vanished} of {loss.size} vanish, {loss.subnormal} subnormal)"
             return Reason(Code.CONSTANT_LOSS, text)
     return None
+
+
+def _felt(evidence: Evidence, operand: Operand, loss: Loss) -> float:
+    """Return the relative error that a stored tensor's rounding makes where it goes.
+
+    Factors and what is moved count by their norm: a few tiny elements are nothing beside the others.  A summand counts
+    beside what it is added to.  Elsewhere (a divisor, an exponent, a threshold) each element counts for itself.
+    """
+    node = operand.user
+    if not isinstance(node, ir.Node) or node.op_type == "BatchNormalization":
+        return 0.0  # the parameters of a batch norm work together: see `inner`
+    if node.op_type in _ADDING:
+        if loss.size == 1:
+            return 0.0  # an epsilon: it matters where the sum is divided by or rooted, see `tiny`
+        others = [v for v in node.inputs if v is not None and v is not operand.value]
+        beside = max((_size(evidence, v) for v in others), default=0.0)
+        return loss.norm_error * loss.absmax / max(beside, loss.absmax) if loss.absmax else 0.0
+    factor = node.op_type in _FACTORS or (node.op_type == "Div" and operand.index == 0)
+    return loss.norm_error if factor or kind_of(node) in _BY_NORM else loss.worst_relative
+
+
+def _size(evidence: Evidence, value: ir.Value) -> float:
+    """A value's largest magnitude, measured or else bounded."""
+    stats = evidence.stats_of(value)
+    return stats.absmax if stats is not None else evidence.bounds_of(value).magnitude
 
 
 def attributes(evidence: Evidence, group: Group) -> Reason | None:
@@ -170,9 +148,9 @@ def attributes(evidence: Evidence, group: Group) -> Reason | None:
 def builder(evidence: Evidence, group: Group) -> Reason | None:
     """An operator that the engine builders refuse in the low format."""
     node, low = group.node, evidence.low
-    if not builder_refuses(node, low):
+    if not (evidence.target.builds_engines and builder_refuses(node, low)):
         return None
-    return Reason(Code.BUILDER, f"TensorRT builds no {low.value} {node.op_type} of this form")
+    return Reason(Code.BUILDER, f"TensorRT for RTX builds no {low.value} {node.op_type} of this form", limit="rtx")
 
 
 def policy_list(evidence: Evidence, group: Group) -> Reason | None:

@@ -33,6 +33,8 @@ class Context:
 
 Transfer = Callable[[ir.Node, Context], Bounds | None]
 
+_NEARLY = 8.0  # times the nominal magnitude
+_UNKNOWN_COUNT = 1024  # terms assumed of a sum whose length only a run can tell
 _UNIT = Bounds(0.0, 1.0)
 _SELU_SCALE = 1.06  # SELU grows a little faster than its input
 _SIGNED_UNIT = Bounds(-1.0, 1.0)
@@ -100,9 +102,12 @@ def _mul(node: ir.Node, context: Context) -> Bounds:
 
 
 def _nominal(result: Bounds, operands: list[Bounds], context: Context) -> Bounds:
-    """Keep sums and products of two assumed magnitudes at the assumption, or every deep network would seem to grow."""
-    if all(b.assumed and b.magnitude <= context.nominal for b in operands):
-        return result.within(context.nominal)
+    """Keep sums and products of two assumed magnitudes at the assumption, or every deep network would seem to grow.
+
+    A bias or an activation function that carries a little beyond it changes nothing.
+    """
+    if all(b.assumed and b.magnitude <= _NEARLY * context.nominal for b in operands):
+        return result.within(max(context.nominal, *(b.magnitude for b in operands)))
     return result
 
 
@@ -159,22 +164,33 @@ def _softplus(x: float) -> float:
 
 
 def _sum_over(node: ir.Node, context: Context) -> Bounds | None:
-    count, x = reduced_count(node), context.of(node, 0)
-    if count is None:
-        return replace(UNBOUNDED if x.low < 0 else Bounds(0.0, INFINITE), assumed=x.assumed, integral=x.integral)
-    return x.scaled(count) if node.op_type != "CumSum" else hull([x, x.scaled(count)])
+    x = context.of(node, 0)
+    total = _summed(node, x)
+    return total if node.op_type != "CumSum" else hull([x, total])
+
+
+def _summed(node: ir.Node, term: Bounds) -> Bounds:
+    """The sum of so many such terms; of an unknown number of them nothing is proved but the sign."""
+    count = reduced_count(node)
+    if count is not None:
+        return term.scaled(count)
+    if term.assumed:
+        return term.scaled(_UNKNOWN_COUNT)
+    return replace(UNBOUNDED if term.low < 0 else Bounds(0.0, INFINITE), integral=term.integral)
 
 
 def _l1(node: ir.Node, context: Context) -> Bounds:
-    return context.of(node, 0).absolute().scaled(reduced_count(node) or INFINITE)
+    return _summed(node, context.of(node, 0).absolute())
 
 
 def _l2(node: ir.Node, context: Context) -> Bounds:
-    return context.of(node, 0).absolute().scaled(math.sqrt(reduced_count(node) or INFINITE))
+    x = context.of(node, 0).absolute()
+    count = reduced_count(node)
+    return x.scaled(math.sqrt(count)) if count is not None else _summed(node, x)
 
 
 def _sum_square(node: ir.Node, context: Context) -> Bounds:
-    return context.of(node, 0).squared().scaled(reduced_count(node) or INFINITE)
+    return _summed(node, context.of(node, 0).squared())
 
 
 def _log_softmax(node: ir.Node, context: Context) -> Bounds:

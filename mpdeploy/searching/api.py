@@ -10,8 +10,10 @@ from mpdeploy.errors import UsageError
 from mpdeploy.numerics.budget import Budget, parse_budget
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.calibrate import calibrate
-from mpdeploy.plan.planner import Keep, bind
+from mpdeploy.plan.pins import Keep
+from mpdeploy.plan.planner import bind
 from mpdeploy.plan.policy import policy_named
+from mpdeploy.plan.target import target_named
 from mpdeploy.runtime.apart import model_outputs, require_apart
 from mpdeploy.runtime.feeds import Data, as_feeds
 from mpdeploy.runtime.remembered import Remembered
@@ -36,6 +38,7 @@ def search(
     keep_fp32: tuple[str, ...] = (),
     op_fp32: tuple[str, ...] = (),
     low_io: bool = False,
+    target: str | None = None,
     scoring: Scoring = NO_SCORING,
     trials: int = TRIALS,
     progress: Progress | None = None,
@@ -58,7 +61,9 @@ def search(
         raise UsageError("a search tries at least one plan", where=f"--trials {trials}")
     require_onnx_name(output)
     require_apart((*model_outputs(output), plan_path_of(output)), models=(source,), others=(data, *scoring.metrics))
-    task = _task(source, precision, data, budget, policy, Keep(keep_fp32, op_fp32), scoring, low_io=low_io)
+    task = _task(
+        source, precision, data, budget, policy, Keep(keep_fp32, op_fp32), scoring, low_io=low_io, target=target
+    )
     found = Search(task, trials, progress or (lambda step: None)).run()
     planned = task.plan(found.best.searched)
     conversion = write(bind(copy_of(task.source.model), planned.plan), source, output)
@@ -88,6 +93,7 @@ def _task(
     scoring: Scoring,
     *,
     low_io: bool,
+    target: str | None,
 ) -> Task:
     low = low_format(precision)
     subject = opened(source)
@@ -107,6 +113,7 @@ def _task(
         calibration=calibrate(subject.model, feeds, str(source), feeds.name),
         keep=keep,
         low_io=low_io,
+        target=target_named(target),
         feeds=feeds,
         budget=parse_budget(wanted) if isinstance(wanted, str) else wanted,
         scoring=scoring,

@@ -11,7 +11,8 @@ from mpdeploy.conversion.trial import copy_of
 from mpdeploy.errors import ModelError, VerificationFailed
 from mpdeploy.graph.arithmetic import flops
 from mpdeploy.numerics.formats import Format
-from mpdeploy.plan.planner import Planned, Searched, bind
+from mpdeploy.plan.pins import Searched
+from mpdeploy.plan.planner import Planned, bind
 from mpdeploy.plan.reasons import SOFT
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.searching.descent import Unit, widest

@@ -11,8 +11,10 @@ from mpdeploy.numerics.budget import Budget
 from mpdeploy.numerics.default_budget import default_budget
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.calibrate import Calibration
-from mpdeploy.plan.planner import Keep, Planned, Searched, bind, make_plan
+from mpdeploy.plan.pins import Keep, Searched
+from mpdeploy.plan.planner import Planned, bind, make_plan
 from mpdeploy.plan.policy import Policy
+from mpdeploy.plan.target import Target
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.compare import compare
 from mpdeploy.runtime.feeds import Feeds
@@ -34,6 +36,7 @@ class Task:
     calibration: Calibration
     keep: Keep
     low_io: bool
+    target: Target
     feeds: Feeds
     budget: Budget | None
     scoring: Scoring
@@ -47,6 +50,7 @@ class Task:
             self.calibration,
             self.keep,
             low_io=self.low_io,
+            target=self.target,
             searched=searched,
         )
 

@@ -33,6 +33,7 @@ class Recipe:
     low_io: bool = False
     keep: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    target: str | None = None
 
     def command(self, nodes: Sequence[str]) -> str:
         """Return the command line that converts so and keeps these nodes in FP32, too."""
@@ -40,6 +41,7 @@ class Recipe:
         words += ["--policy", self.policy] if self.policy else []
         words += ["--data", self.data.name] if self.data else []
         words += ["--low-io"] if self.low_io else []
+        words += ["--target", self.target] if self.target else []
         for operator in self.operators:
             words += ["--op-fp32", operator]
         for pattern in (*self.keep, *map(glob.escape, nodes)):
@@ -55,6 +57,7 @@ class Recipe:
             policy=self.policy,
             data=self.data,
             low_io=self.low_io,
+            target=self.target,
             op_fp32=self.operators,
             keep_fp32=(*self.keep, *map(glob.escape, nodes)),
         )
@@ -96,6 +99,7 @@ def recipe_of(source: Path, precision: str, plan: PrecisionPlan | None, feeds: F
         policy=plan.policy or None,
         data=data,
         low_io=plan.low_io,
+        target=plan.target if plan.target != "any" else None,
         keep=tuple(k for k in plan.keep if k not in operators),
         operators=tuple(k for k in plan.keep if k in operators),
     )

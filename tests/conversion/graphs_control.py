@@ -75,7 +75,7 @@ CASES = [
         "If, If and If in each other, with captures from each level",
         """float[1,2] x, bool c -> float[1,2] y
         a = MatMul(x, w)
-        y = If(c) <then_branch = t1 () => (float[1,2] o1) { b = Exp(a) o1 = If(c) <then_branch = t2 ()
+        y = If(c) <then_branch = t1 () => (float[1,2] o1) { b = Tanh(a) o1 = If(c) <then_branch = t2 ()
             => (float[1,2] o2) { d = MatMul(b, w) o2 = If(c) <then_branch = t3 () => (float[1,2] o3) {
             e = Add(d, b) f = Add(e, a) [deep] o3 = MatMul(f, w3) }, else_branch = e3 () => (float[1,2] p3) {
             p3 = Identity(a) }> }, else_branch = e2 () => (float[1,2] p2) { p2 = Identity(b) }> },

@@ -28,8 +28,10 @@ class Workshop:
         return str(path)
 
     def plan(self, text, precision="fp16", opset=18, **words):
-        made = self.folder / "made.onnx"
-        result = convert(self.source(text, opset), made, precision=precision, **words)
+        return self.plan_of(self.source(text, opset), precision, **words)
+
+    def plan_of(self, source, precision="fp16", **words):
+        result = convert(source, self.folder / "made.onnx", precision=precision, **words)
         return records.load(PrecisionPlan, Path(result.plan))
 
     @property
