@@ -4,6 +4,7 @@
 It is `mpdeploy pipeline` with the file written for you: what is done already is not done again.
 """
 
+import shlex
 import sys
 import time
 from importlib.util import find_spec
@@ -34,7 +35,9 @@ def main(recipe: Path, output: Path, precision: str, seed: int) -> None:
         # TensorRT is optional: without it the road ends at the verified models.
         build=BuildPart(precision=("fp16",)) if find_spec("tensorrt_rtx") else None,
     )
-    command = f"{Path(sys.argv[0]).name} {recipe} -o {output} --precision {precision} --seed {seed}"
+    command = shlex.join(
+        ["scripts/quickstart", str(recipe), "-o", str(output), "--precision", precision, "--seed", str(seed)]
+    )
     try:
         result = deploy(deployment, voice=voice(), commands=(command,))
     except MpdeployError as error:

@@ -17,7 +17,6 @@ HEAVY = {
     "openvino",
     "tensorrt",
     "tensorrt_rtx",
-    "matplotlib",
     "scipy",
     "jinja2",
     "rich",

@@ -36,7 +36,6 @@ HOMES = {
     "openvino": {"runtime"},
     "tensorrt": {"engine", "runtime"},
     "tensorrt_rtx": {"engine", "runtime"},
-    "matplotlib": {"report"},
     "cryptography": {"bundle"},
     "tritonclient": {"bundle"},
     "filelock": {"engine", "bundle", "pipeline"},

@@ -83,7 +83,6 @@ def all_checks() -> Iterator[Check]:
     yield Check("openvino", "BF16 on CPU", _try_openvino, "pip install 'mpdeploy[openvino]'")
     yield Check("tensorrt-rtx", "engines", lambda: _try_engine("rtx"), "pip install 'mpdeploy[rtx]'")
     yield Check("tensorrt", "engines", lambda: _try_engine("tensorrt"), "pip install 'mpdeploy[tensorrt]'")
-    yield Check("matplotlib", "pictures", _try_matplotlib, "pip install 'mpdeploy[report]'")
     yield Check("cryptography", "signatures", _try_cryptography, "pip install 'mpdeploy[sign]'")
     yield Check("tritonclient", "Triton's schema", _try_triton_schema, "pip install 'mpdeploy[triton]'")
 
@@ -164,10 +163,6 @@ def _try_engine(backend: str) -> tuple[str, tuple[str, ...], str]:
             version = record.backend_version
             targets = ", ".join(map(str, record.capabilities))
     return version, tuple(formats), f"builds for SM {targets}"
-
-
-def _try_matplotlib() -> tuple[str, tuple[str, ...], str]:
-    return importlib.import_module("matplotlib").__version__, (), ""
 
 
 def _try_cryptography() -> tuple[str, tuple[str, ...], str]:

@@ -3,7 +3,7 @@
 from mpdeploy.report import words
 from mpdeploy.report.record import Report
 from mpdeploy.report.render import rendered
-from mpdeploy.report.view import view_of
+from mpdeploy.report.view import file_name, view_of
 from mpdeploy.runtime.runner import Execution
 
 
@@ -25,6 +25,7 @@ def page(report: Report) -> str:
             "words": words,
             "worst_samples": worst,
             "run_text": run_text,
+            "short": file_name,
             "none_sign": words.NONE,
         },
     )

@@ -31,10 +31,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Distributions of the error per sample on one logarithmic axis."""
+    """Distributions of the error per sample on one logarithmic axis; ``most`` samples reach the top."""
 
     curves: tuple[Curve, ...]
     ticks: tuple[Tick, ...]
+    most: int
     width: float = _WIDTH
     height: float = _HEIGHT
 
@@ -42,7 +43,7 @@ class Distribution:
 def distribution(histograms: Sequence[tuple[str, Sequence[int], float | None]]) -> Distribution | None:
     """Return the picture of (name, counts per bin, limit or None); None if there is nothing to show.
 
-    The axis spans the decades that hold samples or limits.  Each curve is scaled to its own highest bin.
+    The axis spans the decades that hold samples or limits.  All curves have one scale.
     """
     filled = [i for _, counts, _ in histograms for i, n in enumerate(counts) if n]
     if not filled:
@@ -51,27 +52,28 @@ def distribution(histograms: Sequence[tuple[str, Sequence[int], float | None]]) 
     low = _floor_decade(min(filled))
     high = _ceil_decade(max([*filled, *limits]) + 1)
     low = max(0, min(low, high - 2 * HISTOGRAM_PER_DECADE))
+    most = max(n for _, counts, _ in histograms for n in counts)
     curves = tuple(
-        _curve(tone, name, counts[low:high], low, high, limit) for tone, (name, counts, limit) in enumerate(histograms)
+        _curve(tone, name, counts[low:high], low, high, limit, most)
+        for tone, (name, counts, limit) in enumerate(histograms)
     )
     ticks = tuple(
         Tick(100 * (i - low) / (high - low), power_of_ten(HISTOGRAM_LOW + i // HISTOGRAM_PER_DECADE))
         for i in range(low, high + 1, HISTOGRAM_PER_DECADE)
     )
-    return Distribution(curves, ticks)
+    return Distribution(curves, ticks, most)
 
 
-def _curve(tone: int, name: str, counts: Sequence[int], low: int, high: int, limit: float | None) -> Curve:
-    runs = _steps(counts, _WIDTH / (high - low))
+def _curve(tone: int, name: str, counts: Sequence[int], low: int, high: int, limit: float | None, most: int) -> Curve:
+    runs = _steps(counts, _WIDTH / (high - low), most)
     at = None
     if limit is not None and limit > 0:
         at = min(100.0, max(0.0, 100 * (_bin_of(limit) - low) / (high - low)))
     return Curve(tone % TONES, name, " ".join(runs), " ".join(f"{run} Z" for run in runs), at)
 
 
-def _steps(counts: Sequence[int], step: float) -> list[str]:
+def _steps(counts: Sequence[int], step: float, top: int) -> list[str]:
     """One outline for each run of filled bins, from the ground up and back to it."""
-    top = max(counts) or 1
     runs: list[list[str]] = []
     for i, n in enumerate(counts):
         if not n:

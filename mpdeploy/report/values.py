@@ -1,4 +1,4 @@
-"""The values of an output, FP32 against candidate: how they are distributed, and pair by pair."""
+"""The values of an output, FP32 against candidate: how they are distributed, and the error of each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,11 @@ _PAD = 8.0
 
 @dataclass(frozen=True)
 class Values:
-    """Pairs of values as pictures: outlines of both histograms, points of the scatter plot, the ends of the axes."""
+    """Pairs of values as pictures: outlines of both histograms, and the error of each value over the value.
+
+    ``most`` is the height of the histograms' axis in elements, ``error`` half of the height of the other's in the
+    output's unit; ``low`` and ``high`` are the ends of the axes along which the values lie.
+    """
 
     output: str
     low: str
@@ -19,6 +23,8 @@ class Values:
     candidate: str
     points: str
     count: int
+    most: int
+    error: str
     width: float = _WIDTH
     height: float = _HEIGHT
 
@@ -34,10 +40,22 @@ def value_pictures(output: str, pairs: Sequence[tuple[float, float]]) -> Values 
         return (number - low) / (high - low)
 
     sides = [[share(pair[side]) for pair in pairs] for side in (0, 1)]
-    top = max(max(_counts(side)) for side in sides)
-    outlines = [_outline(_counts(side), top) for side in sides]
-    points = "".join(_dot(share(r), share(c)) for r, c in pairs)
-    return Values(output, f"{low:.3g}", f"{high:.3g}", outlines[0], outlines[1], points, len(pairs))
+    most = max(max(_counts(side)) for side in sides)
+    outlines = [_outline(_counts(side), most) for side in sides]
+    errors = [candidate - reference for reference, candidate in pairs]
+    largest = max(map(abs, errors)) or 1.0
+    points = "".join(_dot(place, 0.5 + 0.5 * e / largest) for place, e in zip(sides[0], errors, strict=True))
+    return Values(
+        output,
+        low=f"{low:.3g}",
+        high=f"{high:.3g}",
+        reference=outlines[0],
+        candidate=outlines[1],
+        points=points,
+        count=len(pairs),
+        most=most,
+        error=f"{max(map(abs, errors)):.2g}",
+    )
 
 
 def _counts(shares: Sequence[float]) -> list[int]:

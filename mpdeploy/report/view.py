@@ -6,6 +6,7 @@ from mpdeploy.numerics.drift import OutputDrift
 from mpdeploy.numerics.judging import Check
 from mpdeploy.numerics.limits import Metric
 from mpdeploy.report import words
+from mpdeploy.report.glossary import glossary
 from mpdeploy.report.inside_view import Inside, inside_view, noise_text
 from mpdeploy.report.pictures import TONES, Distribution, distribution
 from mpdeploy.report.record import Report
@@ -27,6 +28,15 @@ class Gauge:
 
 
 @dataclass(frozen=True)
+class Quality:
+    """What an output with true values is worth: by which metric, for the candidate and for the reference."""
+
+    name: str
+    candidate: str
+    reference: str
+
+
+@dataclass(frozen=True)
 class Candidate:
     """One candidate's part of the page."""
 
@@ -37,6 +47,7 @@ class Candidate:
     size: str
     smaller: str
     accuracy: str
+    quality: Quality | None
     top1: str
     worst: str
     cosine: str
@@ -57,6 +68,10 @@ class View:
     picture: Distribution | None
     labelled: bool
     exact: bool
+    ranked: bool
+    targets: bool
+    advice: str
+    glossary: tuple[tuple[str, str], ...]
     reference_accuracy: str
     reference_size: str
 
@@ -81,6 +96,8 @@ LABELS = {
 }
 
 
+_ALIKE = 1.02  # files within 2 % of each other count as equally large
+
 _SHARES = frozenset(
     {Metric.TOP1, Metric.TOP5, Metric.RETRIEVAL, Metric.ACCURACY_DROP, Metric.MAE_INCREASE, Metric.MATCH}
 )
@@ -103,6 +120,10 @@ def view_of(report: Report) -> View:
         picture=distribution(histograms),
         labelled=labelled is not None,
         exact=any(output.exact for drift in report.drifts for output in drift.outputs),
+        ranked=any(output.top1 is not None for drift in report.drifts for output in drift.outputs),
+        targets=any(output.targets for drift in report.drifts for output in drift.outputs),
+        advice=_advice(report),
+        glossary=glossary(report.drifts),
         reference_accuracy=words.share(labelled.accuracy_reference) if labelled else "",
         reference_size=words.size(first.reference.bytes) if first else "",
     )
@@ -142,6 +163,7 @@ def _candidate(tone: int, drift: DriftReport) -> Candidate:
         size=words.size(drift.candidate.bytes),
         smaller=f"{ratio:.0%}".replace("%", " %"),
         accuracy=words.share(labelled.accuracy_candidate) if labelled else "",
+        quality=_quality(drift),
         top1=words.share(min(ranked)) if ranked else words.NONE,
         worst=words.error(worst.norm_relative) if worst else words.NONE,
         cosine=words.cosine(worst.cosine) if worst else words.NONE,
@@ -154,6 +176,16 @@ def _candidate(tone: int, drift: DriftReport) -> Candidate:
         values=value_pictures(worst.name, worst.scatter) if worst else None,
         noise=noise_text(drift),
     )
+
+
+def _quality(drift: DriftReport) -> Quality | None:
+    errors = next((output.targets for output in drift.outputs if output.targets), None)
+    if errors is None:
+        return None
+    if errors.peak is not None:
+        pair = errors.candidate_psnr, errors.reference_psnr
+        return Quality("PSNR", *(words.decibels(value, 2) for value in pair))
+    return Quality("Mean error", words.error(errors.candidate_mae), words.error(errors.reference_mae))
 
 
 def _gauge(check: Check, many: bool) -> Gauge:
@@ -200,6 +232,23 @@ def _headline(report: Report) -> str:
         return "The candidate drifts over its budget"
     names = ", ".join(file_name(drift.candidate.path) for drift in failed)
     return f"{len(failed)} of {len(report.drifts)} candidates drift over budget: {names}"
+
+
+def _advice(report: Report) -> str:
+    """Which file to ship, and why; empty without a candidate."""
+    passed = [drift for drift in report.drifts if drift.verdict.passed]
+    if not passed:
+        return "None of these models may be shipped; the reasons stand below." if report.drifts else ""
+    smallest = min(drift.candidate.bytes for drift in passed)
+    alike = [drift for drift in passed if drift.candidate.bytes <= _ALIKE * smallest]
+    best = min(alike, key=lambda drift: _badness(worst) if (worst := worst_output(drift)) else 0.0)
+    name = file_name(best.candidate.path)
+    why = "within its budget"
+    if len(passed) > 1:
+        why += ", and nearest to FP32 of those of its size" if len(alike) > 1 else ", and the smallest"
+    engines = [engine.name for engine in report.engines if engine.source == name]
+    built = f" as {engines[0]}, the engine built from it" if engines else ""
+    return f"Ship {name}{built}: {why}. How fast it is, mpdeploy bench measures on the machine that it is for."
 
 
 def _labelled(drift: DriftReport) -> OutputDrift | None:

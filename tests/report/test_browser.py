@@ -6,8 +6,10 @@ import re
 import shutil
 import subprocess
 
+import pypdf
 import pytest
 
+from mpdeploy.report import words
 from mpdeploy.report.page import page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -66,3 +68,48 @@ def test_the_page_in_a_browser(full, tmp_path, dark):
         assert view["fetched"] == []
         paper, ink = (sum(map(int, re.findall(r"\d+", view[k])[:3])) for k in ("paper", "ink"))
         assert (paper < ink) == dark
+
+
+def printed(folder, report, paper):
+    """The text of the page's PDF on a paper, one string a sheet."""
+    source = page(report).replace("@page {", f"@page {{ size: {paper};")
+    (folder / "page.html").write_text(source, encoding="utf-8")
+    subprocess.run(
+        [
+            BROWSER,
+            *"--headless --no-sandbox --disable-gpu --disable-background-networking --disable-sync".split(),
+            "--no-first-run",
+            "--no-pdf-header-footer",
+            f"--user-data-dir={folder / 'profile'}",
+            f"--print-to-pdf={folder / 'page.pdf'}",
+            (folder / "page.html").as_uri(),
+        ],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    return [" ".join(sheet.extract_text().split()) for sheet in pypdf.PdfReader(folder / "page.pdf").pages]
+
+
+@pytest.mark.parametrize("paper", ["A4", "Letter"])
+def test_the_page_prints_whole(full, tmp_path, paper):
+    sheets = printed(tmp_path, full, paper)
+    text = " ".join(sheets)
+    drift = full.drifts[0].outputs[0]
+    for heading in (
+        "Cosine",
+        "Norm-relative",
+        "Worst sample",
+        "SQNR",
+        "Largest error",
+        "Mean error",
+        "Top-1",
+        "NaN, inf",
+    ):
+        assert heading in text
+    assert words.error(drift.mean_abs) in text
+    assert f"{drift.candidate_nan}, {drift.candidate_inf}" in text
+    headings = re.findall(r"<h2>([^<]+)", page(full))
+    assert headings
+    for sheet in sheets:  # no heading stands alone at the end of a sheet
+        assert not any(sheet.endswith(heading.strip()) for heading in headings)
