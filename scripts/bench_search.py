@@ -17,7 +17,7 @@ from pathlib import Path
 from mpdeploy.conversion.api import convert
 from mpdeploy.errors import VerificationFailed
 from mpdeploy.searching.api import search
-from mpdeploy.verification.api import Depth, verify
+from mpdeploy.verification.api import verify
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def compared(source: Path, options: argparse.Namespace) -> dict:
         rules = worst(verify(source, made, data))
         budget = f"norm_relative<={rules / 2:.3e}"
         row = {"model": source.stem, "rules": rules, "budget": rules / 2, "repair": None, "search": None}
-        blame = verify(source, made, data, budget, depth=Depth(layers=True)).blame
+        blame = verify(source, made, data, budget, layers=True).blame
         if blame and blame.repair and blame.repair.passed:
             done = convert(source, made, precision=options.precision, data=data, keep_fp32=blame.repair.nodes)
             row["repair"] = [blame.repair.error, done.low_flops, done.casts]

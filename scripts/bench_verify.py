@@ -189,16 +189,16 @@ def sight(case: Broken, folder: Path) -> dict[str, object]:
     """What ONNX Runtime's CPU provider and the verifier say of one broken conversion."""
     from mpdeploy.runtime.feeds import feeds_of
     from mpdeploy.session.compared import ARITHMETIC, subject_in
-    from mpdeploy.verification.api import Depth, verify
+    from mpdeploy.verification.api import verify
     from mpdeploy.verification.subject import emulated, opened
 
     reference, half = folder / "broken.onnx", folder / "broken.half.onnx"
     onnx.save(case.model(), reference)
     onnx.save(naive_half(case.model()), half)
     feeds = feeds_of([case.feed()], "the case's own data")
-    hidden = verify(reference, subject_in(half, "onnxruntime"), feeds, depth=Depth(noise=False), force=True)
+    hidden = verify(reference, subject_in(half, "onnxruntime"), feeds, noise=False, force=True)
     subject = emulated(half, ARITHMETIC[case.emulate]) if case.emulate else opened(half)
-    seen = verify(reference, subject, feeds, depth=Depth(noise=False, layers=True))
+    seen = verify(reference, subject, feeds, noise=False, layers=True)
     blame = seen.blame
     return {
         "case": case.name,

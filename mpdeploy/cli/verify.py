@@ -113,7 +113,7 @@ def command(
     from mpdeploy.runtime.apart import require_apart
     from mpdeploy.runtime.feeds import open_feeds
     from mpdeploy.session.compared import ARITHMETIC, subject_in
-    from mpdeploy.verification.api import Depth, verify
+    from mpdeploy.verification.api import verify
     from mpdeploy.verification.settings import choose_settings
     from mpdeploy.verification.subject import emulated
     from mpdeploy.verification.tasks import Scoring
@@ -134,7 +134,8 @@ def command(
         theirs,
         feeds.through(lambda stream: track(stream, "verify", feeds.count)),
         parse_budget(budget) if budget is not None else settings,
-        depth=Depth(noise=not no_noise, layers=layers),
+        noise=not no_noise,
+        layers=layers,
         scoring=scoring,
         baseline=settings.baseline,
         witnesses=_witnesses(checkpoint, given, feeds),

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from mpdeploy import records
+from mpdeploy.arguments import Precision, Words, as_low_format, as_words
 from mpdeploy.conversion import stamp
 from mpdeploy.conversion.apply import apply
 from mpdeploy.conversion.halves import refuse_unheeded, widen_other_half
@@ -22,7 +23,7 @@ from mpdeploy.graph.operators import opset_of
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.types import element_type
 from mpdeploy.graph.written import check_written
-from mpdeploy.numerics.formats import LOW_FORMATS, Format
+from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.handover import MeasuredRanges
 from mpdeploy.plan.calibrate import Calibration, calibrate, handed_over
 from mpdeploy.plan.pins import Keep
@@ -40,13 +41,13 @@ def convert(
     source: str | Path,
     output: str | Path,
     *,
-    precision: str,
+    precision: Precision,
     data: Data | None = None,
     ranges: str | Path | None = None,
     policy: str | None = None,
     plan: str | Path | None = None,
-    keep_fp32: tuple[str, ...] = (),
-    op_fp32: tuple[str, ...] = (),
+    keep_fp32: Words = (),
+    op_fp32: Words = (),
     low_io: bool = False,
     target: str | None = None,
 ) -> ConversionResult:
@@ -59,7 +60,7 @@ def convert(
     converted.
     """
     source, output = Path(source), Path(output)
-    low = low_format(precision)
+    low = as_low_format(precision)
     require_onnx_name(output)
     require_apart(
         (*model_outputs(output), plan_path_of(output)),
@@ -68,7 +69,7 @@ def convert(
     )
     model = io.load(source)
     feeds = None if data is None else as_feeds(data)
-    keep = Keep(keep_fp32, op_fp32)
+    keep = Keep(as_words(keep_fp32), as_words(op_fp32))
     if stamp.is_converted(model, low):
         policy_named(policy, with_data=feeds is not None)
         refuse_unheeded(model, low, keep, feeds, low_io=low_io)
@@ -161,14 +162,6 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
 def _corrections(model: ir.Model) -> Iterator[str]:
     for name in sorted(io.source_of(model).mistaken):
         yield f"output '{name}' is declared with the shape that its operators give: the source declares another"
-
-
-def low_format(precision: str) -> Format:
-    """Return the low format of that name; raises ``UsageError`` for any other."""
-    for low in LOW_FORMATS:
-        if low.value == precision:
-            return low
-    raise UsageError(f"unknown precision {precision!r}", remedy="use fp16 or bf16")
 
 
 def require_onnx_name(output: Path) -> None:

@@ -1,12 +1,15 @@
 """``mpdeploy.export``: the road, with the words of the command's flags."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from mpdeploy.arguments import Precision, Words, as_low_format, as_words
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.budget import parse_budget
-from mpdeploy.numerics.formats import LOW_FORMATS, Format
+from mpdeploy.numerics.formats import Format
 from mpdeploy.pipeline.export import export as take
 from mpdeploy.pipeline.record import ExportResult, Wishes
+from mpdeploy.runtime.feeds import Data
 from mpdeploy.source.given import Given
 
 
@@ -14,38 +17,47 @@ def export(
     model: str | Path,
     output: str | Path | None = None,
     *,
-    precision: str | tuple[str, ...] = "fp16",
-    data: str | None = None,
+    precision: Precision | Iterable[Precision] = "fp16",
+    data: Data | None = None,
     budget: str | None = None,
     engine: str | None = None,
     recipe: str | Path | None = None,
     factory: str | None = None,
-    inputs: tuple[str, ...] = (),
+    inputs: Words = (),
     weights: str | None = None,
+    ignore_weights: Words = (),
+    outputs: Words = (),
     ignore_labels: bool = False,
     trust: bool = False,
 ) -> ExportResult:
     """Take a model in any form the whole road and write everything into ``output``, `export/` beside it by default.
 
     ``precision`` is fp16, bf16 or both; ``engine`` the back end that builds (rtx or tensorrt), if any; ``factory``
-    is what the command calls --model, ``inputs`` its --input words.  Returns what was written; ``passed`` tells
+    is what the command calls --model, ``inputs`` its --input words, ``outputs`` its --keep-output words.  ``data`` is
+    what ``--data`` names, or arrays.  Returns what was written; ``passed`` tells
     whether every model is within its budget.  Raises ``UsageError`` for wrong words, files or data, ``ModelError``
     for a model that cannot be loaded safely, exported or converted, ``BuildError`` and ``DependencyError`` for
     engines.
     """
-    words = (precision,) if isinstance(precision, str) else precision
-    known = {low.value: low for low in LOW_FORMATS}
-    unknown = [word for word in words if word not in known]
-    if unknown or not words:
-        raise UsageError(f"unknown precision {(unknown or ['nothing'])[0]!r}", remedy=f"use {' or '.join(known)}")
-    formats: tuple[Format, ...] = tuple(known[word] for word in dict.fromkeys(words))
+    words = (precision,) if isinstance(precision, str | Format) else tuple(precision)
+    if not words:
+        raise UsageError("no precision is asked for", remedy="give fp16, bf16 or both")
+    formats = tuple(dict.fromkeys(map(as_low_format, words)))
     wishes = Wishes(
         precisions=formats,
         data=data,
         budget=None if budget is None else parse_budget(budget),
         labels=not ignore_labels,
-        engines=() if engine is None else tuple((low, engine) for low in formats),
+        engines=() if engine in (None, "none") else tuple((low, engine) for low in formats),
     )
     path = Path(model)
-    given = Given(None if recipe is None else str(recipe), factory, inputs, weights, trust)
+    given = Given(
+        None if recipe is None else str(recipe),
+        factory,
+        as_words(inputs),
+        weights,
+        trust,
+        as_words(ignore_weights),
+        as_words(outputs),
+    )
     return take(path, path.parent / "export" if output is None else Path(output), wishes, given=given)

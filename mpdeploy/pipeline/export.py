@@ -21,7 +21,7 @@ from mpdeploy.pipeline.steps import profiles_for, report_on
 from mpdeploy.records import relocated, save
 from mpdeploy.report.write import write_report
 from mpdeploy.runtime.apart import require_apart
-from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
+from mpdeploy.runtime.feeds import Feeds, as_feeds, feeds_of
 from mpdeploy.source.given import NOTHING, Given
 from mpdeploy.source.kinds import Kind, kind_of
 from mpdeploy.source.ranges import RANGES
@@ -53,7 +53,7 @@ def export(
     require_apart(replaced, models=(model,), others=(wishes.data, given.recipe, given.factory))
     for _, backend in wishes.engines:
         find_backend(backend).target(BuildOptions(), find_gpus())
-    data = open_feeds(wishes.data) if wishes.data is not None else None
+    data = as_feeds(wishes.data) if wishes.data is not None else None
     with atomic_folder(folder, is_exported) as scratch, named_in(scratch, folder):
         made = _fill(scratch, folder, model, wishes, given, data, stage, watch, commands)
     return replace(made, seconds=round(time.monotonic() - started, 3))

@@ -8,7 +8,7 @@ from mpdeploy.conversion.record import ConversionResult
 from mpdeploy.engine.record import EngineRecord
 from mpdeploy.numerics.budget import Budget
 from mpdeploy.numerics.formats import Format
-from mpdeploy.runtime.feeds import Feeds
+from mpdeploy.runtime.feeds import Data, Feeds
 from mpdeploy.verification.record import DriftReport
 
 Stage = Callable[[str], AbstractContextManager[None]]
@@ -25,7 +25,7 @@ class Wishes:
     """
 
     precisions: tuple[Format, ...]
-    data: str | None = None
+    data: Data | None = None
     budget: Budget | None = None
     engines: tuple[tuple[Format, str], ...] = ()
     labels: bool = True

@@ -3,8 +3,9 @@
 import time
 from pathlib import Path
 
+from mpdeploy.arguments import Precision, Words, as_low_format, as_words
 from mpdeploy.conversion import stamp
-from mpdeploy.conversion.api import low_format, plan_path_of, require_onnx_name, write
+from mpdeploy.conversion.api import plan_path_of, require_onnx_name, write
 from mpdeploy.conversion.trial import copy_of
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.budget import Budget, parse_budget
@@ -31,12 +32,12 @@ def search(
     source: str | Path,
     output: str | Path,
     *,
-    precision: str,
+    precision: Precision,
     data: Data,
     budget: str | Budget | Settings | None = None,
     policy: str | None = None,
-    keep_fp32: tuple[str, ...] = (),
-    op_fp32: tuple[str, ...] = (),
+    keep_fp32: Words = (),
+    op_fp32: Words = (),
     low_io: bool = False,
     target: str | None = None,
     scoring: Scoring = NO_SCORING,
@@ -62,7 +63,15 @@ def search(
     require_onnx_name(output)
     require_apart((*model_outputs(output), plan_path_of(output)), models=(source,), others=(data, *scoring.metrics))
     task = _task(
-        source, precision, data, budget, policy, Keep(keep_fp32, op_fp32), scoring, low_io=low_io, target=target
+        source,
+        precision,
+        data,
+        budget,
+        policy,
+        Keep(as_words(keep_fp32), as_words(op_fp32)),
+        scoring,
+        low_io=low_io,
+        target=target,
     )
     found = Search(task, trials, progress or (lambda step: None)).run()
     planned = task.plan(found.best.searched)
@@ -85,7 +94,7 @@ def search(
 
 def _task(
     source: Path,
-    precision: str,
+    precision: Precision,
     data: Data,
     budget: str | Budget | Settings | None,
     policy: str | None,
@@ -95,7 +104,7 @@ def _task(
     low_io: bool,
     target: str | None,
 ) -> Task:
-    low = low_format(precision)
+    low = as_low_format(precision)
     subject = opened(source)
     if stamp.is_converted(subject.model, low) or subject.coarsest is not Format.FP32:
         raise UsageError(

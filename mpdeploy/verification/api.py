@@ -3,7 +3,6 @@
 import itertools
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,25 +24,14 @@ from mpdeploy.verification.tasks import NO_SCORING, Scoring
 from mpdeploy.verification.verdict import judge
 
 
-@dataclass(frozen=True)
-class Depth:
-    """How much to look into beside the outputs.
-
-    ``noise``: measure the reference's own noise first.  ``layers``: measure the drift of every value along the
-    graph, and, if the verdict is against the candidate, look for a list of nodes to keep in FP32 that repairs it.
-    """
-
-    noise: bool = True
-    layers: bool = False
-
-
 def verify(
     reference: str | Path | Subject,
     candidate: str | Path | Subject,
     data: Data,
     budget: str | Budget | Settings | None = None,
     *,
-    depth: Depth = Depth(),
+    layers: bool = False,
+    noise: bool = True,
     scoring: Scoring = NO_SCORING,
     baseline: str | Path | None = None,
     witnesses: Mapping[str, Runner] | None = None,
@@ -54,7 +42,9 @@ def verify(
     Both are ONNX files, which run truthfully: with FP16 or BF16 tensors under true rounding (see
     ``mpdeploy.runtime.emulator``).  Or they are a ``Subject``, with a runner of its own; if the candidate's run is
     no evidence, only ``force`` lets it pass.  ``data`` and ``budget`` may be written
-    as their flags are; without a budget the default for the candidate's format counts.  ``baseline`` is an earlier
+    as their flags are; without a budget the default for the candidate's format counts.  ``noise``: measure the
+    reference's own noise first.  ``layers``: measure the drift of every value along the graph, and, if the verdict is
+    against the candidate, look for a list of nodes to keep in FP32 that repairs it.  ``baseline`` is an earlier
     ``report.json`` that the drift must not exceed.  ``witnesses`` are other runs of the reference, by a word for
     each, say of the torch model it came from: what they differ in counts as its noise.  Raises ``UsageError`` for
     bad files or data, ``ModelError`` for models that cannot run.
@@ -63,16 +53,16 @@ def verify(
     feeds = as_feeds(data)
     scorers = scoring.scorers()
     ours, theirs = (s if isinstance(s, Subject) else opened(Path(s)) for s in (reference, candidate))
-    inside = (ours.visible(), theirs.visible()) if depth.layers else None
+    inside = (ours.visible(), theirs.visible()) if layers else None
     before = load_baseline(Path(baseline), theirs.coarsest) if baseline is not None else None
     wanted = _wanted(budget, theirs.coarsest)
-    noise = _noise(ours, feeds, witnesses or {}) if depth.noise else ()
+    measured = _noise(ours, feeds, witnesses or {}) if noise else ()
     found = compare(ours.runner, theirs.runner, feeds, theirs.coarsest, scorers, labels=scoring.labels)
     allowed = wanted or default_budget(theirs.coarsest, found.outputs, found.scores)
     sha256 = feeds.sha256()
-    worse = tuple(worse_than(before, found, sha256, noise)) if before is not None else ()
+    worse = tuple(worse_than(before, found, sha256, measured)) if before is not None else ()
     runs = ours.runner.describe(), theirs.runner.describe()
-    verdict = judge(found, allowed, runs[1], noise, worse, force=force)
+    verdict = judge(found, allowed, runs[1], measured, worse, force=force)
     blame = None
     if inside is not None:
         for subject in (ours, theirs):
@@ -94,7 +84,7 @@ def verify(
         created=created,
         seconds=round(time.monotonic() - started, 3),
         tool=f"mpdeploy {mpdeploy.__version__}",
-        noise=noise,
+        noise=measured,
         blame=blame,
         scores=found.scores,
     )

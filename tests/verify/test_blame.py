@@ -9,17 +9,17 @@ from onnx import TensorProto, helper, numpy_helper
 from mpdeploy import records
 from mpdeploy.conversion.api import convert
 from mpdeploy.runtime.feeds import feeds_of
-from mpdeploy.verification.api import Depth, verify
+from mpdeploy.verification.api import verify
 from mpdeploy.verification.blame import Kind
 from mpdeploy.verification.record import DriftReport
 
 node = helper.make_node
-LAYERS = Depth(noise=False, layers=True)
+LAYERS = {"noise": False, "layers": True}
 
 
 @pytest.fixture
 def report(case_a4, all_low, spread):
-    return verify(case_a4, all_low(case_a4), feeds_of(spread), depth=LAYERS)
+    return verify(case_a4, all_low(case_a4), feeds_of(spread), **LAYERS)
 
 
 def test_the_first_overflow_is_named_with_its_fp32_magnitude(report, spread):
@@ -68,13 +68,13 @@ def test_the_report_with_blame_survives_json(report, tmp_path):
 def test_the_plans_reason_stands_beside_the_node(case_a4, spread, tmp_path):
     target = tmp_path / "kept.onnx"
     convert(case_a4, target, precision="fp16", keep_fp32=("pow",))
-    report = verify(case_a4, target, feeds_of(spread[:1]), "norm_relative<=1e-12", depth=LAYERS)
+    report = verify(case_a4, target, feeds_of(spread[:1]), "norm_relative<=1e-12", **LAYERS)
     reasons = {c.node: c.code for c in report.blame.culprits}
     assert all(code.startswith("MP") for code in reasons.values())
 
 
 def test_a_good_candidate_has_layers_and_needs_no_repair(mlp, samples):
-    report = verify(mlp("ref"), mlp("cand", "fp16"), feeds_of([samples]), depth=LAYERS)
+    report = verify(mlp("ref"), mlp("cand", "fp16"), feeds_of([samples]), **LAYERS)
     assert report.verdict.passed
     assert report.blame.repair is None
     assert report.blame.first_broken == ""
@@ -92,7 +92,7 @@ def test_a_lost_epsilon_is_traced_to_what_vanished(write, all_low):
     ]
     constants = [numpy_helper.from_array(np.float32(v), k) for k, v in {"eps": 1e-12, "one": 1}.items()]
     source = write("b1", nodes, {"x": ["N"]}, {"y": ["N"]}, constants)
-    report = verify(source, all_low(source), feeds_of([{"x": np.float32([0, 1, 2])}]), depth=LAYERS)
+    report = verify(source, all_low(source), feeds_of([{"x": np.float32([0, 1, 2])}]), **LAYERS)
     first = report.blame.culprits[0]
     assert first.node == "div"
     assert report.blame.repair.passed
@@ -109,7 +109,7 @@ def test_cancellation_is_repaired_upstream(write, all_low):
     constants = [numpy_helper.from_array(np.float32(v), k) for k, v in {"k": 0.5, "big": 1000}.items()]
     source = write("cancel", nodes, {"x": ["N"]}, {"y": ["N"]}, constants)
     x = np.random.default_rng(0).standard_normal(200).astype(np.float32)
-    report = verify(source, all_low(source), feeds_of([{"x": x}]), depth=LAYERS)
+    report = verify(source, all_low(source), feeds_of([{"x": x}]), **LAYERS)
     assert not report.verdict.passed
     assert report.blame.culprits[0].node in ("cancel", "lift")
     assert report.blame.repair.passed
@@ -127,7 +127,7 @@ def test_a_wrong_decision_is_traced(write, all_low):
     table = np.random.default_rng(0).standard_normal((4100, 2)).astype(np.float32)
     constants = [numpy_helper.from_array(np.float32(1), "one"), numpy_helper.from_array(table, "table")]
     source = write("c4", nodes, {"ids": ["N"]}, {"y": ["N", 2]}, constants, kinds={"ids": TensorProto.INT64})
-    report = verify(source, all_low(source), feeds_of([{"ids": np.int64([10, 2048, 4001])}]), depth=LAYERS)
+    report = verify(source, all_low(source), feeds_of([{"ids": np.int64([10, 2048, 4001])}]), **LAYERS)
     decided = [c for c in report.blame.culprits if c.kind is Kind.DECIDED]
     assert [c.value for c in decided] == ["i"]
     assert report.blame.repair.passed
@@ -147,7 +147,7 @@ def test_a_model_that_another_tool_renamed_is_followed(case_a4, all_low, spread,
     path = tmp_path / "foreign" / "model.onnx"
     path.parent.mkdir()
     onnx.save(foreign, path)
-    report = verify(case_a4, path, feeds_of(spread), depth=LAYERS)
+    report = verify(case_a4, path, feeds_of(spread), **LAYERS)
     assert report.blame.unpaired == 0
     assert report.blame.culprits[0].node == "pow"
     assert report.blame.culprits[0].code == ""

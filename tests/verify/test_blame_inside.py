@@ -10,12 +10,12 @@ from mpdeploy.conversion.api import convert, plan_path_of
 from mpdeploy.graph import io
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.feeds import feeds_of
-from mpdeploy.verification.api import Depth, verify
+from mpdeploy.verification.api import verify
 from mpdeploy.verification.blame import Kind
 from mpdeploy.verification.shorten import shortened, with_kept
 
 node, info = helper.make_node, helper.make_tensor_value_info
-LAYERS = Depth(noise=False, layers=True)
+LAYERS = {"noise": False, "layers": True}
 X = np.linspace(0.1, 10, 8).astype(np.float32)
 
 
@@ -76,7 +76,7 @@ CASES = {
 def test_the_node_inside_is_named_with_its_magnitude_and_the_list_repairs(write, all_low, tmp_path, case):
     source, feed = CASES[case](write, tmp_path)
     low = all_low(source)
-    report = verify(source, low, feeds_of([feed]), depth=LAYERS)
+    report = verify(source, low, feeds_of([feed]), **LAYERS)
     blame = report.blame
     assert not report.verdict.passed
     (first, *_) = blame.culprits
@@ -108,7 +108,7 @@ def onnx_nodes(path):
 
 def test_a_broken_iteration_is_named_and_what_it_feeds_is_not(write, all_low):
     """`double` stands first in the body, but breaks only after `square` did, by what that fed back."""
-    report = verify(*both(loop(write, DOUBLED), all_low), feeds_of([{"x": X}]), depth=LAYERS)
+    report = verify(*both(loop(write, DOUBLED), all_low), feeds_of([{"x": X}]), **LAYERS)
     layers = {layer.value: layer for layer in report.blame.layers}
     assert layers["r"].broken
     assert (layers["q"].iteration, layers["r"].iteration) == (4, 5)  # 10 * 2 ** 5 squared is beyond 65504
@@ -125,7 +125,7 @@ def both(source, all_low):
 
 def test_the_branch_that_ran_is_measured_and_the_other_is_counted(write, all_low):
     source = branch(write, square_root("t"))
-    report = verify(*both(source, all_low), feeds_of([{"x": X, "c": np.array(False)}]), depth=LAYERS)
+    report = verify(*both(source, all_low), feeds_of([{"x": X, "c": np.array(False)}]), **LAYERS)
     assert report.verdict.passed
     assert report.blame.hidden == 2
     assert [layer.node for layer in report.blame.layers if layer.within] == ["neg"]
@@ -134,7 +134,7 @@ def test_the_branch_that_ran_is_measured_and_the_other_is_counted(write, all_low
 def test_values_of_one_name_in_two_branches_are_not_mixed_up(write, all_low):
     source = branch(write, square_root("t"))  # both branches have a value q
     feeds = feeds_of([{"x": X, "c": np.array(True)}, {"x": X, "c": np.array(False)}])
-    blame = verify(*both(source, all_low), feeds, depth=LAYERS).blame
+    blame = verify(*both(source, all_low), feeds, **LAYERS).blame
     inside = {layer.node: layer.broken for layer in blame.layers if layer.within}
     assert set(inside) == {"square", "root", "neg"}
     assert inside["square"] > 0
@@ -152,7 +152,7 @@ def test_a_branch_inside_a_loop(write, all_low):
         node("Constant", [], ["two_i"], value=numpy_helper.from_array(np.int64(2))),
     ]
     nodes = [nodes[3], *nodes[:3]]
-    report = verify(*both(loop(write, nodes), all_low), feeds_of([{"x": X}]), depth=LAYERS)
+    report = verify(*both(loop(write, nodes), all_low), feeds_of([{"x": X}]), **LAYERS)
     assert not report.verdict.passed
     layers = {layer.node: layer for layer in report.blame.layers}
     # Taken in some iterations only, so its values cannot be stacked: what holds them is measured, and named.
@@ -164,7 +164,7 @@ def test_a_branch_inside_a_loop(write, all_low):
 
 def test_values_whose_shape_changes_with_the_iteration_are_counted_as_hidden(write, all_low):
     nodes = [node("Concat", ["v", "v"], ["c"], name="grow", axis=0), node("Mul", ["c", "two"], ["w"], name="double")]
-    report = verify(*both(loop(write, nodes), all_low), feeds_of([{"x": X}]), depth=LAYERS)
+    report = verify(*both(loop(write, nodes), all_low), feeds_of([{"x": X}]), **LAYERS)
     assert report.verdict.passed
     assert report.blame.hidden > 0
     assert "y" in {layer.value for layer in report.blame.layers}
@@ -180,7 +180,7 @@ def test_a_scan_is_looked_into(write, all_low):
     scan = node("Scan", ["x"], ["y"], name="scan", body=body, num_scan_inputs=1, scan_output_directions=[1])
     source = write("scan", [scan], {"x": [3, 8]}, {"y": [3, 8]})
     x = np.stack([X, X * 10, X * 100])
-    report = verify(*both(source, all_low), feeds_of([{"x": x}]), depth=LAYERS)
+    report = verify(*both(source, all_low), feeds_of([{"x": x}]), **LAYERS)
     first = report.blame.culprits[0]
     assert (first.node, first.kind) == ("square", Kind.OVERFLOW)
     assert "iteration 2" in first.text
@@ -191,9 +191,9 @@ def test_many_values_of_a_loop_are_seen_in_several_passes(write, all_low, monkey
     from mpdeploy.verification import layers
 
     source = loop(write, DOUBLED)
-    whole = verify(*both(source, all_low), feeds_of([{"x": X}]), depth=LAYERS).blame.layers
+    whole = verify(*both(source, all_low), feeds_of([{"x": X}]), **LAYERS).blame.layers
     monkeypatch.setattr(layers, "LOOPED", 1)
-    assert verify(*both(source, all_low), feeds_of([{"x": X}]), depth=LAYERS).blame.layers == whole
+    assert verify(*both(source, all_low), feeds_of([{"x": X}]), **LAYERS).blame.layers == whole
 
 
 def test_a_list_holds_only_what_is_needed(write, all_low):
@@ -211,7 +211,7 @@ def test_a_list_holds_only_what_is_needed(write, all_low):
     ]
     weights = [numpy_helper.from_array(np.float32(v), k) for k, v in {"big": 500, "small": 2e-3}.items()]
     source = write("chain", nodes, {"x": ["N"]}, {"y": ["N"]}, weights)
-    repair = verify(*both(source, all_low), feeds_of([{"x": X}]), depth=LAYERS).blame.repair
+    repair = verify(*both(source, all_low), feeds_of([{"x": X}]), **LAYERS).blame.repair
     assert repair.passed
     assert "square" in repair.nodes
     assert not {"tanh", "scale", "shrink", "add"} & set(repair.nodes)
@@ -233,7 +233,7 @@ def test_a_list_is_shortened_where_it_broke(write, all_low, monkeypatch):
     nodes = [node("Mul", ["x", "k"], ["r"], name="scale"), *square_root("y")]
     source = write("one", nodes, {"x": ["N"]}, {"y": ["N"]}, [numpy_helper.from_array(np.float32(1), "k")])
     feeds = feeds_of([{"x": X * (100 if i == 33 else 1)} for i in range(40)])
-    repair = verify(*both(source, all_low), feeds, depth=LAYERS).blame.repair
+    repair = verify(*both(source, all_low), feeds, **LAYERS).blame.repair
     assert repair.passed
     assert repair.nodes == ("square", "root")
     assert seen == [40, 1, 1, 1]  # the whole list; then, on #33: the whole list, each of both nodes left out
@@ -264,15 +264,15 @@ def test_an_engine_is_looked_into_by_the_model_it_was_built_from(write, all_low,
     source = loop(write, DOUBLED)
     low = opened(all_low(source))
     engine = Subject(tmp_path / "m.engine", None, low.facts, low.make, None, origin=low.path)
-    report = verify(source, engine, feeds_of([{"x": X}]), depth=LAYERS)
+    report = verify(source, engine, feeds_of([{"x": X}]), **LAYERS)
     assert [c.node for c in report.blame.culprits] == ["square"]
     assert report.blame.repair is None
     assert any("which m.engine was built from, under emulation" in note for note in report.notes)
     for origin in (None, tmp_path / "gone.onnx"):
         alone = Subject(tmp_path / "m.engine", None, low.facts, low.make, None, origin=origin)
-        assert not verify(source, alone, feeds_of([{"x": X}]), depth=Depth(noise=False)).verdict.passed
+        assert not verify(source, alone, feeds_of([{"x": X}]), noise=False).verdict.passed
         with pytest.raises(UsageError, match="needs two ONNX models"):
-            verify(source, alone, feeds_of([{"x": X}]), depth=LAYERS)
+            verify(source, alone, feeds_of([{"x": X}]), **LAYERS)
 
 
 def test_the_model_of_an_engine_counts_only_while_it_is_the_same(write, tmp_path):
@@ -307,10 +307,10 @@ def test_without_a_plan_the_repair_is_converted_with_the_data_if_they_are_few_fi
     folder.mkdir()
     for i in range(3):
         np.savez(folder / f"{i}.npz", x=X[None] / (i + 1))
-    repair = verify(source, low, str(folder), depth=LAYERS).blame.repair
+    repair = verify(source, low, str(folder), **LAYERS).blame.repair
     assert repair.passed
     assert f"--data {folder}" in repair.command
     assert repair.low >= 1, "what is no fault stays low"
     for i in range(3, 40):
         np.savez(folder / f"{i}.npz", x=X[None])
-    assert "--data" not in verify(source, low, str(folder), depth=LAYERS).blame.repair.command
+    assert "--data" not in verify(source, low, str(folder), **LAYERS).blame.repair.command

@@ -22,10 +22,10 @@ from mpdeploy.report.page import page
 from mpdeploy.report.record import report_of
 from mpdeploy.runtime.feeds import feeds_of
 from mpdeploy.session.compared import ARITHMETIC, subject_in
-from mpdeploy.verification.api import Depth, verify
+from mpdeploy.verification.api import verify
 from mpdeploy.verification.subject import emulated, opened
 
-QUICK = Depth(noise=False)
+QUICK = {"noise": False}
 SCRIPT = Path(__file__).parents[2] / "scripts" / "broken_conversions.py"
 node = helper.make_node
 
@@ -49,12 +49,12 @@ def test_o2_what_onnx_runtimes_cpu_hides_the_verifier_sees_and_says_how(case, tm
     onnx.save(case.model(), reference)
     onnx.save(SCRIPTED.naive_half(case.model()), half)
     feeds = feeds_of([case.feed()])
-    hidden = verify(reference, subject_in(half, "onnxruntime"), feeds, depth=QUICK, force=True)
+    hidden = verify(reference, subject_in(half, "onnxruntime"), feeds, **QUICK, force=True)
     assert hidden.verdict.passed == (case.name not in SEEN_BY_ALL)
-    unforced = verify(reference, subject_in(half, "onnxruntime"), feeds, depth=QUICK)
+    unforced = verify(reference, subject_in(half, "onnxruntime"), feeds, **QUICK)
     assert "V301" in [r.code for r in unforced.verdict.reasons]
     subject = emulated(half, ARITHMETIC[case.emulate]) if case.emulate else opened(half)
-    seen = verify(reference, subject, feeds, depth=Depth(noise=False, layers=True))
+    seen = verify(reference, subject, feeds, noise=False, layers=True)
     assert not seen.verdict.passed
     assert seen.candidate_run.evidence
     assert ("after every 16 terms" if case.emulate else "in float32") in seen.candidate_run.precision
@@ -63,7 +63,7 @@ def test_o2_what_onnx_runtimes_cpu_hides_the_verifier_sees_and_says_how(case, tm
 
 
 def test_o1_no_time_of_a_cpu_run_is_reported_as_a_result(mlp, samples):
-    report = verify(mlp("ref"), mlp("cand", "fp16"), feeds_of([samples]), depth=QUICK)
+    report = verify(mlp("ref"), mlp("cand", "fp16"), feeds_of([samples]), **QUICK)
     text = json.dumps(records.to_builtins(report)) + page(report_of(report))
     for word in ("latency", "throughput", "speedup", "faster", "slower"):
         assert word not in text.lower(), word
@@ -114,7 +114,7 @@ def test_v2_relative_errors_stay_finite_where_the_reference_is_zero(write):
     ref = write("ref", [node("Relu", ["x"], ["y"])], {"x": ["N", 4]}, {"y": ["N", 4]})
     cand = write("cand", [node("LeakyRelu", ["x"], ["y"], alpha=1e-4)], {"x": ["N", 4]}, {"y": ["N", 4]})
     x = np.float32([[-1, -2, 3, 4], [-1, -1, -1, -1]])
-    (output,) = verify(ref, cand, feeds_of([{"x": x}]), depth=QUICK).outputs
+    (output,) = verify(ref, cand, feeds_of([{"x": x}]), **QUICK).outputs
     assert output.reference_largest == 4
     assert 0 < output.norm_relative < 1e-3
     assert 0 < output.worst_sample_error < 1e-3  # a row of zeros is measured by the typical one
@@ -124,7 +124,7 @@ def test_v8_a_half_model_is_fed_halves_and_the_report_says_so(write, mlp, tmp_pa
     source, target = blocks(write, 2), tmp_path / "low_io.onnx"
     convert(source, target, precision="fp16", low_io=True)
     x = np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32)
-    report = verify(source, target, feeds_of([{"x": x}]), depth=Depth(noise=False, layers=True))
+    report = verify(source, target, feeds_of([{"x": x}]), noise=False, layers=True)
     assert report.verdict.passed
     assert "candidate: input 'x' was cast from float32 to float16, with rounding" in report.notes
     first = report.blame.layers[0]
@@ -134,7 +134,7 @@ def test_v8_a_half_model_is_fed_halves_and_the_report_says_so(write, mlp, tmp_pa
 
 def test_v9_outputs_are_measured_in_a_run_that_returns_nothing_else(case_a4, all_low, spread):
     subject = opened(all_low(case_a4))
-    report = verify(case_a4, subject, feeds_of(spread[:2]), depth=Depth(noise=False, layers=True))
+    report = verify(case_a4, subject, feeds_of(spread[:2]), noise=False, layers=True)
     assert [spec.name for spec in subject.runner.outputs] == ["y"]
     (output,) = report.outputs
     inside = next(layer for layer in report.blame.layers if layer.value == "y")
@@ -152,7 +152,7 @@ def test_v11_zeros_nan_and_constants_never_pass(write, kind):
     ref = write("ref", [node("Tanh", ["x"], ["y"])], {"x": ["N", 4]}, {"y": ["N", 4]})
     cand = write(kind, nodes, {"x": ["N", 4]}, {"y": ["N", 4]})
     x = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
-    report = verify(ref, cand, feeds_of([{"x": x}]), "max_abs<=1e9", depth=QUICK)
+    report = verify(ref, cand, feeds_of([{"x": x}]), "max_abs<=1e9", **QUICK)
     codes = [r.code for r in report.verdict.reasons]
     assert not report.verdict.passed
     assert {"zeros": "V104", "nan": "V101", "constant": "V104"}[kind] in codes

@@ -13,11 +13,11 @@ from mpdeploy.report.record import report_of
 from mpdeploy.report.write import write_report
 from mpdeploy.runtime.feeds import open_feeds
 from mpdeploy.runtime.ort import OrtRunner
-from mpdeploy.verification.api import Depth, verify
+from mpdeploy.verification.api import verify
 from mpdeploy.verification.settings import Settings, find_settings, load_settings
 from mpdeploy.verification.subject import opened
 
-QUICK = Depth(noise=False)
+QUICK = {"noise": False}
 
 
 def codes(report):
@@ -51,13 +51,13 @@ def test_drift_that_grew_since_the_last_release_fails(mlp, data, tmp_path):
 
 
 def test_a_baseline_of_other_data_or_another_format_is_refused(mlp, data, samples, tmp_path):
-    records.save(verify(mlp("ref"), mlp("cand", "fp16"), data, depth=QUICK), tmp_path / "drift.json")
+    records.save(verify(mlp("ref"), mlp("cand", "fp16"), data, **QUICK), tmp_path / "drift.json")
     np.savez(tmp_path / "other.npz", **{k: v[:50] for k, v in samples.items()})
     other = str(tmp_path / "other.npz")
     with pytest.raises(UsageError, match="measured on other data"):
-        verify(mlp("ref"), mlp("cand", "fp16"), other, depth=QUICK, baseline=tmp_path / "drift.json")
+        verify(mlp("ref"), mlp("cand", "fp16"), other, **QUICK, baseline=tmp_path / "drift.json")
     with pytest.raises(UsageError, match="holds no bf16 candidate"):
-        verify(mlp("ref"), mlp("cand", "bf16"), data, depth=QUICK, baseline=tmp_path / "drift.json")
+        verify(mlp("ref"), mlp("cand", "bf16"), data, **QUICK, baseline=tmp_path / "drift.json")
     good = (tmp_path / "drift.json").read_text()
     wrong = (
         ("{", "no JSON"),
@@ -73,25 +73,25 @@ def test_a_baseline_of_other_data_or_another_format_is_refused(mlp, data, sample
     for content, says in wrong:
         (tmp_path / "bad.json").write_text(content)
         with pytest.raises(UsageError, match=says):
-            verify(mlp("ref"), mlp("cand", "fp16"), data, depth=QUICK, baseline=tmp_path / "bad.json")
+            verify(mlp("ref"), mlp("cand", "fp16"), data, **QUICK, baseline=tmp_path / "bad.json")
 
 
 def test_a_run_that_is_no_evidence_passes_only_if_forced(mlp, data):
     """O2: half precision on ONNX Runtime's CPU provider."""
     path = mlp("cand", "fp16")
     runner = OrtRunner(io.load(path), "cand")
-    plain = verify(mlp("ref"), opened(path, lambda: runner), data, depth=QUICK)
+    plain = verify(mlp("ref"), opened(path, lambda: runner), data, **QUICK)
     assert codes(plain) == ["V301"]
     assert "computes half-precision operators in float32" in plain.verdict.headline
-    forced = verify(mlp("ref"), opened(path, lambda: runner), data, depth=QUICK, force=True)
+    forced = verify(mlp("ref"), opened(path, lambda: runner), data, **QUICK, force=True)
     assert forced.verdict.passed
     assert forced.verdict.forced
     assert "no evidence" in forced.verdict.headline
-    honest = verify(mlp("ref"), path, data, depth=QUICK, force=True)
+    honest = verify(mlp("ref"), path, data, **QUICK, force=True)
     assert not honest.verdict.forced
     broken = mlp("broken", "fp16", np.zeros_like)
     runner = OrtRunner(io.load(broken), "cand")
-    assert not verify(mlp("ref"), opened(broken, lambda: runner), data, depth=QUICK, force=True).verdict.passed
+    assert not verify(mlp("ref"), opened(broken, lambda: runner), data, **QUICK, force=True).verdict.passed
 
 
 TOML = """
@@ -118,16 +118,16 @@ def test_settings_in_a_file(tmp_path, mlp, data):
     assert settings.budget_for(Format.FP16).origin == "from mpdeploy.toml"
     assert settings.metrics == (str(tmp_path / "m.py:f"),)
     assert settings.baseline == tmp_path / "last/report.json"
-    report = verify(mlp("ref"), mlp("cand", "bf16"), data, settings, depth=QUICK)
+    report = verify(mlp("ref"), mlp("cand", "bf16"), data, settings, **QUICK)
     assert str(report.budget) == "cosine>=0.9"
-    plain = verify(mlp("ref"), mlp("cand", "bf16"), data, Settings(), depth=QUICK)
+    plain = verify(mlp("ref"), mlp("cand", "bf16"), data, Settings(), **QUICK)
     assert plain.budget.origin == "default for bf16 classifiers"
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[verify", "not a TOML file"),
+        ("[verify", "not valid TOML"),
         ("verify = 1", "no table"),
         ("[verify]\nbuget = 'x'", "has no setting 'buget'"),
         ("[verify]\nbudget = 3", "a budget is a text"),
@@ -148,13 +148,13 @@ def test_500_samples_are_all_run_and_only_the_third_overflows(layer_norm, all_lo
     x = rng.standard_normal((500, 64)).astype(np.float32)
     x[2] *= 600
     np.savez(tmp_path / "many.npz", x=x)
-    report = verify(layer_norm, all_low(layer_norm), str(tmp_path / "many.npz"), depth=QUICK)
+    report = verify(layer_norm, all_low(layer_norm), str(tmp_path / "many.npz"), **QUICK)
     assert report.data.samples == 500
     assert not report.verdict.passed
     assert report.outputs[0].worst_samples[0].sample.endswith("row 2")
     x[2], x[450] = x[3], x[450] * 600  # in the second slice
     np.savez(tmp_path / "many.npz", x=x)
-    report = verify(layer_norm, all_low(layer_norm), str(tmp_path / "many.npz"), depth=QUICK)
+    report = verify(layer_norm, all_low(layer_norm), str(tmp_path / "many.npz"), **QUICK)
     assert report.outputs[0].worst_samples[0].sample.endswith("many.npz row 450")
     assert (report.data.feeds, report.data.samples) == (1, 500)
     assert open_feeds(str(tmp_path / "many.npz")).count == 1
@@ -162,7 +162,7 @@ def test_500_samples_are_all_run_and_only_the_third_overflows(layer_norm, all_lo
 
 def test_every_number_that_people_quote_is_in_the_report(mlp, data):
     """V10."""
-    (output,) = verify(mlp("ref"), mlp("cand", "fp16"), data, depth=QUICK).outputs
+    (output,) = verify(mlp("ref"), mlp("cand", "fp16"), data, **QUICK).outputs
     for name in ("cosine", "max_abs", "mean_abs", "norm_relative", "sqnr_db", "top1", "divergence", "worst_ulp"):
         assert getattr(output, name) is not None, name
     assert (output.candidate_nan, output.candidate_inf) == (0, 0)

@@ -8,11 +8,11 @@ from mpdeploy.errors import UsageError
 from mpdeploy.numerics.budget import parse_budget
 from mpdeploy.numerics.limits import ScoreLimit
 from mpdeploy.runtime.feeds import feeds_of
-from mpdeploy.verification.api import Depth, verify
+from mpdeploy.verification.api import verify
 from mpdeploy.verification.tasks import Scoring, parse_task
 
 node = helper.make_node
-QUICK = Depth(noise=False)
+QUICK = {"noise": False}
 
 
 def scores_of(report):
@@ -72,10 +72,10 @@ def test_boxes_whose_number_differs_are_matched(detector):
     near = np.float32(0.50001)  # 0.5 in FP16, which is not above 0.5
     feeds = feeds_of([{"s": np.float32([[[0.9, 0.8, 0.7]]])}] * 20 + [{"s": np.float32([[[0.9, near, 0.7]]])}])
     reference, candidate = detector("ref", low=False), detector("cand", low=True)
-    plain = verify(reference, candidate, feeds, depth=QUICK)
+    plain = verify(reference, candidate, feeds, **QUICK)
     assert "V106" in codes(plain)
     scoring = Scoring(tasks=("detection:boxes=b,scores=p",))
-    report = verify(reference, candidate, feeds, depth=QUICK, scoring=scoring)
+    report = verify(reference, candidate, feeds, **QUICK, scoring=scoring)
     assert report.verdict.passed, report.verdict
     found = scores_of(report)
     assert found["boxes"] == pytest.approx(2 * 62 / (63 + 62))
@@ -83,7 +83,7 @@ def test_boxes_whose_number_differs_are_matched(detector):
     assert 0 < found["box_score"] < 1e-3
     assert report.scores[0].sample == "arrays #20"
     assert report.outputs == ()
-    strict = verify(reference, candidate, feeds, "score.boxes>=0.999", depth=QUICK, scoring=scoring)
+    strict = verify(reference, candidate, feeds, "score.boxes>=0.999", **QUICK, scoring=scoring)
     assert codes(strict) == ["V201"]
     assert "score 'boxes' is 0.992" in strict.verdict.headline
 
@@ -184,22 +184,18 @@ def metric(tmp_path):
 def test_the_users_own_metrics(mlp, samples, metric):
     half = {k: v[:25] for k, v in samples.items()}
     scoring = Scoring(metrics=(metric("agreement"), metric("several"), metric("Spread")))
-    report = verify(mlp("ref"), mlp("cand", "fp16"), feeds_of([samples, half]), depth=QUICK, scoring=scoring)
+    report = verify(mlp("ref"), mlp("cand", "fp16"), feeds_of([samples, half]), **QUICK, scoring=scoring)
     found = scores_of(report)
     assert found["agreement"] >= 0.99
     assert (found["half"], found["labels"]) == (0.5, pytest.approx((100 * 100 + 25 * 25) / 125))
     assert found["Spread"] == pytest.approx(report.outputs[0].max_abs)
     limited = "score.agreement>=0.99, score.Spread<=1"
     assert verify(
-        mlp("ref"), mlp("cand", "fp16"), feeds_of([samples]), limited, depth=QUICK, scoring=scoring
+        mlp("ref"), mlp("cand", "fp16"), feeds_of([samples]), limited, **QUICK, scoring=scoring
     ).verdict.passed
-    over = verify(
-        mlp("ref"), mlp("cand", "fp16"), feeds_of([samples]), "score.Spread<=1e-9", depth=QUICK, scoring=scoring
-    )
+    over = verify(mlp("ref"), mlp("cand", "fp16"), feeds_of([samples]), "score.Spread<=1e-9", **QUICK, scoring=scoring)
     assert codes(over) == ["V201"]
-    unknown = verify(
-        mlp("ref"), mlp("cand", "fp16"), feeds_of([samples]), "score.map>=0.5", depth=QUICK, scoring=scoring
-    )
+    unknown = verify(mlp("ref"), mlp("cand", "fp16"), feeds_of([samples]), "score.map>=0.5", **QUICK, scoring=scoring)
     assert codes(unknown) == ["V202"]
 
 
@@ -213,20 +209,18 @@ def test_the_users_own_metrics(mlp, samples, metric):
 )
 def test_a_metric_that_fails_is_one_line(mlp, samples, metric, name, says):
     with pytest.raises(UsageError, match=says):
-        verify(mlp("ref"), mlp("ref"), feeds_of([samples]), depth=QUICK, scoring=Scoring(metrics=(metric(name),)))
+        verify(mlp("ref"), mlp("ref"), feeds_of([samples]), **QUICK, scoring=Scoring(metrics=(metric(name),)))
 
 
 def test_a_score_that_is_not_finite_never_passes(mlp, samples, metric):
-    report = verify(
-        mlp("ref"), mlp("ref"), feeds_of([samples]), depth=QUICK, scoring=Scoring(metrics=(metric("nothing"),))
-    )
+    report = verify(mlp("ref"), mlp("ref"), feeds_of([samples]), **QUICK, scoring=Scoring(metrics=(metric("nothing"),)))
     assert codes(report) == ["V109"]
 
 
 def test_two_scores_of_one_name_are_refused(mlp, samples, metric):
     twice = Scoring(metrics=(metric("agreement"), metric("agreement")))
     with pytest.raises(UsageError, match="two scores are called"):
-        verify(mlp("ref"), mlp("ref"), feeds_of([samples]), depth=QUICK, scoring=twice)
+        verify(mlp("ref"), mlp("ref"), feeds_of([samples]), **QUICK, scoring=twice)
 
 
 def test_limits_on_scores_are_read_written_and_held():
