@@ -98,7 +98,6 @@ FUNCTION = '<domain: "fn", opset_import: ["" : 17, "fn" : 1]>\nf (p) => (r) { r 
 
 # (case, words that the message must hold)
 REFUSED = [
-    (["'a'", "culprit"],),
     (Case("an input that nothing makes", ROW + " [culprit] y = Add(x, ghost)", {}), ["ghost", "culprit"]),
     (Case("an output that nothing makes", "float[1,4] x -> float[1,4] ghost\n [culprit] y = Relu(x)", {}), ["ghost"]),
     (
