@@ -160,6 +160,8 @@ def write(planned: Planned, source: Path, output: Path) -> ConversionResult:
 
 
 def _corrections(model: ir.Model) -> Iterator[str]:
+    if io.source_of(model).unsorted:
+        yield "the source's nodes do not stand in the order in which they run: they were sorted"
     for name in sorted(io.source_of(model).mistaken):
         yield f"output '{name}' is declared with the shape that its operators give: the source declares another"
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx
+import onnx.helper
 import onnx.inliner
 import onnx_ir as ir
 from onnx import numpy_helper
@@ -18,10 +19,13 @@ def canonical_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with its local functions inlined, its sparse initializers dense, sizes of -1 or ? unknown."""
     for graph in proto_graphs(proto.graph):
         _densify(graph)
+        _densify_constants(graph)
         _forget_unknown_sizes(graph)
     if proto.functions:
         # Bodies may be written for another opset than the model: the inliner converts them.
         proto = onnx.inliner.inline_local_functions(proto, convert_version=True)
+        for graph in proto_graphs(proto.graph):
+            _densify_constants(graph)
     return proto
 
 
@@ -76,15 +80,29 @@ def _forget_unknown_sizes(graph: onnx.GraphProto) -> None:
 
 def _densify(graph: onnx.GraphProto) -> None:
     for sparse in graph.sparse_initializer:
-        name, dims = sparse.values.name, list(sparse.dims)
-        values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
-        size = int(np.prod(dims, dtype=np.float64))
-        if size * values.itemsize > _DENSE_LIMIT_BYTES:
-            raise ModelError(f"sparse initializer '{name}' would take {size} elements when dense")
-        flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dims)
-        if flat.size and (flat.min() < 0 or flat.max() >= size):
-            raise ModelError(f"sparse initializer '{name}' has an index outside its shape {dims}")
-        dense = np.zeros(size, values.dtype)
-        dense[flat] = values
-        graph.initializer.append(numpy_helper.from_array(dense.reshape(dims), name))
+        graph.initializer.append(_dense(sparse, sparse.values.name))
     del graph.sparse_initializer[:]
+
+
+def _densify_constants(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" and not node.domain else ():
+            if attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
+                dense = _dense(attribute.sparse_tensor, node.output[0])
+                attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
+
+
+def _dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
+    dims = list(sparse.dims)
+    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    size = int(np.prod(dims, dtype=np.float64))
+    if size * values.itemsize > _DENSE_LIMIT_BYTES:
+        raise ModelError(f"sparse tensor '{name}' would take {size} elements when dense")
+    if indices.ndim != 1 and (indices < 0).any():
+        raise ModelError(f"sparse tensor '{name}' has an index outside its shape {dims}")
+    flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dims)
+    if flat.size and (flat.min() < 0 or flat.max() >= size):
+        raise ModelError(f"sparse tensor '{name}' has an index outside its shape {dims}")
+    dense = np.zeros(size, values.dtype)
+    dense[flat] = values
+    return numpy_helper.from_array(dense.reshape(dims), name)

@@ -12,10 +12,12 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from mpdeploy.errors import ModelError
-from mpdeploy.graph.canonical import proto_tensors
+from mpdeploy.graph.canonical import proto_graphs, proto_tensors
+from mpdeploy.graph.operators import is_runtimes_own
 from mpdeploy.graph.scope import all_nodes, attribute_graph
 from mpdeploy.graph.traits import is_standard
 
+ASIDE = "mpdeploy.aside"
 _STANDARD = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 # What the ONNX libraries raise, each at some place, on a file whose parts contradict each other.
 _LIBRARY_FAULTS = (
@@ -70,8 +72,39 @@ def check_structure(proto: onnx.ModelProto, where: str) -> None:
     for value in (*weightless.graph.input, *weightless.graph.output):
         if value.type.HasField("tensor_type"):  # of unknown rank: the checker minds, no runtime does
             value.type.tensor_type.shape.SetInParent()
+    set_aside(weightless)
     with invalid_model(where):
         onnx.checker.check_model(weightless)
+
+
+def set_aside(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Give operators that ONNX Runtime alone has in the standard domain a domain of their own; return their nodes.
+
+    ONNX's checker and converter refuse them there, and pass over domains that they do not know.
+    """
+    versions = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
+    found = [
+        node
+        for graph in proto_graphs(proto.graph)
+        for node in graph.node
+        if is_runtimes_own(node.op_type, node.domain, max(versions, default=1))
+    ]
+    for node in found:
+        node.domain = ASIDE
+    if found:
+        proto.opset_import.add(domain=ASIDE, version=1)
+    return found
+
+
+def put_back(proto: onnx.ModelProto) -> None:
+    """Undo ``set_aside``."""
+    for graph in proto_graphs(proto.graph):
+        for node in graph.node:
+            if node.domain == ASIDE:
+                node.domain = ""
+    kept = [o for o in proto.opset_import if o.domain != ASIDE]
+    del proto.opset_import[:]
+    proto.opset_import.extend(kept)
 
 
 def infer_types(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:

@@ -11,7 +11,7 @@ import mmap
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -22,6 +22,8 @@ from google.protobuf.message import DecodeError
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.files import atomic_path, publish, readable_file, scratch_path
 from mpdeploy.graph import canonical, check, types, wire
+from mpdeploy.graph.bounds import check_bounds
+from mpdeploy.graph.order import sort_nodes
 from mpdeploy.graph.scope import all_graphs, all_nodes
 from mpdeploy.graph.tensors import FileTensor, HeldTensor, StreamedTensor, resolve_external
 
@@ -40,6 +42,7 @@ class Source:
     """What the file said of itself, for the way back: declared inputs and outputs, where its weights lay.
 
     ``mistaken`` are outputs whose declared shape turned out to be none that the model gives; another stands for it.
+    ``unsorted``: its nodes did not stand in the order in which they run.
     """
 
     path: Path
@@ -48,6 +51,7 @@ class Source:
     outputs: dict[str, onnx.ValueInfoProto]
     value_infos: frozenset[str]
     mistaken: frozenset[str] = frozenset()
+    unsorted: bool = False
 
 
 def load(path: Path) -> ir.Model:
@@ -58,7 +62,8 @@ def load(path: Path) -> ir.Model:
     """
     proto = read_skeleton(path)
     with check.invalid_model(str(path)):
-        source = _source(proto, path)
+        check_bounds(proto)
+        source = replace(_source(proto, path), unsorted=sort_nodes(proto))
         _embed_small(proto, path)
         proto = canonical.canonical_proto(proto)
         check.check_structure(proto, str(path))
@@ -99,6 +104,8 @@ def read_skeleton(path: Path) -> onnx.ModelProto:
         raise UsageError(
             f"not an ONNX model, or a truncated one ({error})", where=str(path), remedy=_remedy_for(path)
         ) from error
+    except RecursionError as error:
+        raise ModelError("its graphs are nested too deeply to be read", where=str(path)) from error
     if not proto.ir_version or not proto.HasField("graph"):
         raise UsageError("not an ONNX model", where=str(path), remedy="give a file written by an ONNX exporter")
     return proto

@@ -68,11 +68,24 @@ def _slot(slots: tuple[Slot, ...], index: int) -> Slot | None:
     return slots[-1] if slots and slots[-1].variadic else None
 
 
+_NORM_TYPES = ("tensor(float16)", "tensor(bfloat16)", "tensor(float)", "tensor(double)")
+_RUNTIME_OWN = {"SimplifiedLayerNormalization": 0, "LayerNormalization": 17}  # below which opset; 0: in all
+
+
+def is_runtimes_own(op_type: str, domain: str, opset: int) -> bool:
+    """Tell whether ONNX Runtime has an operator in the standard domain where ONNX has none, as its optimiser writes."""
+    return domain in ("", "ai.onnx") and op_type in _RUNTIME_OWN and not 0 < _RUNTIME_OWN[op_type] <= opset
+
+
 @functools.cache
 def signature(domain: str, op_type: str, opset: int) -> Signature | None:
     """Return the type rules of an operator at an opset version; None where nobody publishes them."""
     if domain == "com.microsoft":
         return _contrib().get(op_type)
+    if is_runtimes_own(op_type, domain, opset):
+        main, statistics = Slot("T"), Slot("U")
+        inputs = (main, main) if op_type.startswith("Simplified") else (main, main, main)
+        return _signature(inputs, (main, statistics, statistics), {"T": _NORM_TYPES, "U": ("tensor(float)",)})
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)
     except (onnx.defs.SchemaError, TypeError):  # the latter for a version of more than 32 bits

@@ -26,7 +26,9 @@ def raised(model: ir.Model, opset: int) -> ir.Model:
     try:
         source = onnx.ModelProto.FromString(before)
         meaning.write_out(source)
+        check.set_aside(source)
         after = onnx.version_converter.convert_version(source, opset)
+        check.put_back(after)
         meaning.keep(after, opset_of(model, ""), opset, _shapes(model))
         after = canonical.canonical_proto(after)
         check.check_structure(after, "")
