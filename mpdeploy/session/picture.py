@@ -1,38 +1,52 @@
 """A benchmark as a picture: bars of throughput, one group a batch size, as SVG alone and inside a page."""
 
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from mpdeploy import records
 from mpdeploy.files import atomic_folder, write_text
+from mpdeploy.report.pictures import TONES
+from mpdeploy.report.render import rendered
 from mpdeploy.session.bench_record import BatchTiming, BenchReport, BenchRow, Unusable
 
 _WIDTH, _LABEL, _VALUE = 960, 350, 190  # pixels: the picture, the names on its left, the numbers on its right
 _BAR, _GAP, _HEAD = 22, 6, 34
 _COLOURS = ("#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#9c6b4e", "#9498a0")
-_FLAGGED = "#c9ccd1"  # a latency that is no result
 
 _FILES = ("bench.json", "bench.svg", "bench.html")
 
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>mpdeploy bench</title>
-<style>
- :root {{ color-scheme: light dark; }}
- body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
- table {{ border-collapse: collapse; width: 100%; }}
- th, td {{ text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #8884; white-space: nowrap; }}
- th:first-child, td:first-child {{ text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 15rem; }}
- th {{ white-space: normal; vertical-align: bottom; }}
- svg {{ max-width: 100%; height: auto; }}  .scroll {{ overflow-x: auto; }}  .quiet {{ opacity: .75; }}
-</style>
-<h1>Benchmark</h1>
-<p class="quiet">{facts}</p>
-{svg}
-<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>
-{notes}
-</html>
-"""
+_HEADS = (
+    "Contestant",
+    "Batch",
+    "Median ms",
+    "p95",
+    "p99",
+    "Samples/s",
+    "Times as fast",
+    "Peak MB",
+    "Cold start s",
+    "Drift",
+)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One contestant in a group: how long its bar is in percent, and its figures; a caveat in place of a bar."""
+
+    tone: int
+    name: str
+    percent: float
+    value: str
+    caveat: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """All contestants at one batch size."""
+
+    batch: int
+    bars: tuple[Bar, ...]
 
 
 def write_bench(report: BenchReport, folder: Path) -> Path:
@@ -52,12 +66,11 @@ def bench_files(folder: Path) -> tuple[Path, ...]:
 
 def svg(report: BenchReport) -> str:
     """Return the bars as one SVG document."""
-    batches = dict.fromkeys(timing.batch for row in report.rows for timing in row.timings)
     parts: list[str] = []
     y = 0
-    for batch in batches:
+    for batch in _batches(report):
         group = [(row, timing) for row in report.rows for timing in row.timings if timing.batch == batch]
-        fastest = max(timing.throughput for _, timing in group) or 1.0  # a batch of nothing has no throughput
+        fastest = max((t.throughput for row, t in group if not row.caveat), default=0.0) or 1.0
         parts.append(f'<text x="0" y="{y + 20}" font-weight="600">batch {batch}, samples per second</text>')
         y += _HEAD
         for number, (row, timing) in enumerate(group):
@@ -72,22 +85,60 @@ def svg(report: BenchReport) -> str:
 
 
 def page(report: BenchReport) -> str:
-    """Return the page: the bars, every number, and what to know of them."""
-    facts = [report.machine, f"{report.threads or 'all'} threads", f"rounds in turn: {report.rounds}", report.data]
-    heads = "contestant|batch|median ms|p95|p99|samples/s|times as fast|peak MB|cold start s|drift".split("|")
-    rows = [line for row in report.rows for line in _lines(row)]
+    """Return the page: bars, every number, and what to know of them, in the family of the reports."""
     notes = [f"{row.name}: {row.caveat}" for row in report.rows if row.caveat]
     notes += map(unusable_text, report.unusable)
     if report.baseline is not None:
         notes.insert(
             0, f"Ratios and drift (largest ‖difference‖ / ‖baseline‖ of an output) refer to {report.baseline}."
         )
-    return _PAGE.format(
-        facts=escape(" · ".join(fact for fact in [*facts, report.created, report.tool] if fact)),
-        svg=svg(report),
-        heads="".join(f"<th>{head}</th>" for head in heads),
-        rows="".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows),
-        notes="".join(f'<p class="quiet">{escape(text)}</p>' for text in notes),
+    threads = f"{report.threads}" if report.threads else "one per core"
+    facts = {"Machine": report.machine, "Threads": threads, "Rounds in turn": str(report.rounds), "Data": report.data}
+    return rendered(
+        "bench.html",
+        {
+            "report": report,
+            "headline": _headline(report),
+            "groups": [_group(batch, report) for batch in _batches(report)],
+            "heads": _HEADS,
+            "rows": [table_cells(row, timing) for row in report.rows for timing in row.timings],
+            "notes": notes,
+            "facts": [(name, value) for name, value in facts.items() if value],
+        },
+    )
+
+
+def _headline(report: BenchReport) -> str:
+    """The fastest contestant whose latency is a result, at the largest batch that it ran."""
+    results = [(timing, row) for row in report.rows if not row.caveat for timing in row.timings]
+    if not results:
+        return "No contestant gave a result"
+    timing, row = max(results, key=lambda pair: (pair[0].throughput, pair[0].batch))
+    ratio = (
+        "" if timing.ratio is None or row.name == report.baseline else f", {timing.ratio:.2f} times the FP32 baseline"
+    )
+    return f"{row.name} is the fastest: {timing.throughput:.4g} samples per second at batch {timing.batch}{ratio}"
+
+
+def _batches(report: BenchReport) -> list[int]:
+    return list(dict.fromkeys(timing.batch for row in report.rows for timing in row.timings))
+
+
+def _group(batch: int, report: BenchReport) -> Group:
+    found = [(row, timing) for row in report.rows for timing in row.timings if timing.batch == batch]
+    fastest = max((timing.throughput for row, timing in found if not row.caveat), default=0.0) or 1.0
+    return Group(
+        batch,
+        tuple(
+            Bar(
+                tone=number % TONES,
+                name=row.name,
+                percent=0.0 if row.caveat else 100 * timing.throughput / fastest,
+                value=f"{timing.throughput:.4g}" + ("" if timing.ratio is None else f" · {timing.ratio:.2f} ×"),
+                caveat=row.caveat,
+            )
+            for number, (row, timing) in enumerate(found)
+        ),
     )
 
 
@@ -122,20 +173,20 @@ def unusable_text(unusable: Unusable) -> str:
     return f"not timed: {unusable.name}{size}: {unusable.what}{where}{remedy}"
 
 
-def _lines(row: BenchRow) -> list[tuple[str, ...]]:
-    return [table_cells(row, timing) for timing in row.timings]
-
-
 def _bar(row: BenchRow, timing: BatchTiming, y: int, number: int, fastest: float) -> str:
-    width = (_WIDTH - _LABEL - _VALUE) * timing.throughput / fastest
-    colour = _FLAGGED if row.caveat else _COLOURS[number % len(_COLOURS)]
+    width = 0.0 if row.caveat else (_WIDTH - _LABEL - _VALUE) * timing.throughput / fastest
     ratio = "" if timing.ratio is None else f"  {timing.ratio:.2f}×"
     middle = y + _BAR - 6
+    colour = _COLOURS[number % len(_COLOURS)]
+    bar = (
+        ""
+        if row.caveat
+        else (f'<rect x="{_LABEL}" y="{y}" width="{max(width, 1):.1f}" height="{_BAR}" rx="3" fill="{colour}"/>')
+    )
+    said = "no result" if row.caveat else f"{timing.throughput:.4g}{ratio}"
     return (
-        f'<text x="{_LABEL - 10}" y="{middle}" text-anchor="end">{escape(_short(row.name))}</text>'
-        f'<rect x="{_LABEL}" y="{y}" width="{max(width, 1):.1f}" height="{_BAR}" rx="3" fill="{colour}"/>'
-        f'<text x="{_LABEL + width + 8:.1f}" y="{middle}">{timing.throughput:.4g}{ratio}'
-        f"{' (no result)' if row.caveat else ''}</text>"
+        f'<text x="{_LABEL - 10}" y="{middle}" text-anchor="end">{escape(_short(row.name))}</text>{bar}'
+        f'<text x="{_LABEL + width + 8:.1f}" y="{middle}">{said}</text>'
     )
 
 
