@@ -17,6 +17,8 @@ MOST_CASTS = {"bert": 3, "gpt2": 3, "t5": 5, "llama": 3, "vit": 3, "unet": 4}  #
 
 # TensorRT builds no BF16 ConvTranspose: a network that has some keeps it in FP32.
 LESS_LOW = {("unet", "bf16"): 0.92}
+# The decoding of boxes behind the last product stays FP32 with its grids, a share of this small network's numbers.
+TAIL = {"yolo": 0.015}
 
 
 def drift(source, made, feed):
@@ -40,7 +42,7 @@ def test_network(network, tmp_path, name, precision):
         if data is not None:
             assert result.casts <= MOST_CASTS.get(name, 2)
         weights = model_facts(io.load(made), made).weights
-        assert weights.get("fp32", 0) <= (1 - least) * sum(weights.values())
+        assert weights.get("fp32", 0) <= (1 - least + TAIL.get(name, 0)) * sum(weights.values())
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -12,6 +12,10 @@ from tests.networks.test_networks import drift
 from tests.networks.trained import TRAINED, feed_of, path_of
 
 
+# All of it low drifts by 0.103 here, over the default budget of 0.1: with data, some goes back to FP32.
+REPAIRED = {("ocr-detect", "bf16")}
+
+
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_trained_model(tmp_path, name, precision):
@@ -20,7 +24,7 @@ def test_trained_model(tmp_path, name, precision):
     for data in (None, str(feed)):
         made = tmp_path / "low.onnx"
         result = convert(source, made, precision=precision, data=data)
-        assert result.low_flops >= 0.99
+        assert result.low_flops >= (0.75 if data is not None and (name, precision) in REPAIRED else 0.99)
         assert drift(source, made, feed) <= getattr(TRAINED[name], precision)
         again = convert(made, tmp_path / "again.onnx", precision=precision, data=data)
         assert again.unchanged
