@@ -11,7 +11,6 @@ from mpdeploy.graph.types import element_type
 from tests.networks.test_networks import drift
 from tests.networks.trained import TRAINED, feed_of, path_of
 
-
 # All of it low drifts by 0.103 here, over the default budget of 0.1: with data, some goes back to FP32.
 REPAIRED = {("ocr-detect", "bf16")}
 
