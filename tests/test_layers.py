@@ -8,6 +8,7 @@ PACKAGE = Path(__file__).parent.parent / "mpdeploy"
 GROUND = {"documents", "errors", "exchange", "files", "records", "scratch", "texts"}
 GRAPH_SIDE = [
     "numerics",
+    "arguments",
     "graph",
     "runtime",
     "plan",

@@ -120,7 +120,7 @@ def pack(source: Path, output: Path, packing: Packing) -> Manifest:
         if packing.sample is not None:
             _add_sample(files, packing.sample)
         if packing.serving is not None:
-            laid_out, left_out = lay_out(folder, contents, packing.serving)
+            laid_out, left_out = lay_out(folder, contents, packing.serving, packing.sample)
             files.roles |= dict.fromkeys(laid_out, Role.SERVING)
             notes += left_out
         listing = files.listing()

@@ -2,18 +2,20 @@
 
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mpdeploy.bundle.contents import Contents, FoundEngine, FoundModel
 from mpdeploy.bundle.manifest import FOLDERS, Role
+from mpdeploy.bundle.neighbours import reason_against_joining
 from mpdeploy.bundle.triton_config import Batching, Servable, config_of, text_of
 from mpdeploy.bundle.triton_earlier import CONFIG, HOME, Earlier, is_same_interface, open_earlier
 from mpdeploy.engine.binding import spec_of
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.graph import io
 from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.runner import input_specs, output_specs, takes_only_tensors
 
 _TENSORRT = "tensorrt"
@@ -41,13 +43,18 @@ class Serving:
             raise UsageError("versions and instances in Triton are counted from 1")
 
 
-def lay_out(folder: Path, contents: Contents, serving: Serving) -> tuple[list[str], list[str]]:
+def lay_out(
+    folder: Path, contents: Contents, serving: Serving, sample: Feeds | None = None
+) -> tuple[list[str], list[str]]:
     """Write the repository into ``folder/triton``; return the paths of its files inside ``folder``, and notes.
 
     ``folder`` is a bundle whose models and engines are in place already.  ONNX models go to the ONNX Runtime back
     end, those with BF16 on the CPU to OpenVINO's (ONNX Runtime has no BF16 kernels there), engines by classic
-    TensorRT to TensorRT's.  Raises ``DependencyError`` without Triton's schema, ``UsageError`` or
-    ``VerificationFailed`` for an earlier bundle that cannot stay in service.
+    TensorRT to TensorRT's.  Requests are joined only where two samples, of ``sample`` or made up, give together what
+    each gives alone; the notes say where they are not.
+
+    Raises ``DependencyError`` without Triton's schema, ``UsageError`` or ``VerificationFailed`` for an earlier bundle
+    that cannot stay in service.
     """
     earlier = None if serving.after is None else open_earlier(serving.after)
     newest = 0 if earlier is None else earlier.newest()
@@ -59,11 +66,15 @@ def lay_out(folder: Path, contents: Contents, serving: Serving) -> tuple[list[st
             remedy=f"choose {newest + 1} or more, or leave it out",
         )
     shelf = _Shelf(folder, serving, version, earlier)
+    against: dict[str, str] = {}
     for model in contents.models:
         servable = _of_model(model, serving.gpu)
         if servable is None:
             shelf.leave_out(model.path.name, "it takes only tensors, and an input or output is a sequence or optional")
             continue
+        if servable.batches and serving.batching.largest > 1:
+            against[model.facts.files[0].sha256] = reason_against_joining(model, sample)
+        servable = shelf.judged(servable, model.path.name, against.get(model.facts.files[0].sha256, ""))
         home = folder / FOLDERS[Role.MODEL]
         names = {home / model.path.name: _ONNX} | {home / path.name: path.name for path in model.weights}
         shelf.add(servable, model.path.name, names)
@@ -71,7 +82,13 @@ def lay_out(folder: Path, contents: Contents, serving: Serving) -> tuple[list[st
         if engine.record.backend != _TENSORRT:
             shelf.leave_out(engine.path.name, f"it has no back end for engines by {engine.record.backend}")
             continue
-        shelf.add(_of_engine(engine), engine.path.name, {folder / FOLDERS[Role.ENGINE] / engine.path.name: _PLAN})
+        origin = engine.record.source.files
+        reason = against.get(origin[0].sha256 if origin else "", "the model it was built from is not here to try it")
+        shelf.add(
+            shelf.judged(_of_engine(engine), engine.path.name, reason),
+            engine.path.name,
+            {folder / FOLDERS[Role.ENGINE] / engine.path.name: _PLAN},
+        )
     return shelf.written, shelf.notes
 
 
@@ -85,6 +102,13 @@ class _Shelf:
     earlier: Earlier | None
     written: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def judged(self, servable: Servable, origin: str, reason: str) -> Servable:
+        """Return the model, without batches if there is a reason against joining requests."""
+        if not reason or not servable.batches or self.serving.batching.largest <= 1:
+            return servable
+        self.notes.append(f"Triton joins no requests to {origin}: {reason}")
+        return replace(servable, joins=False)
 
     def add(self, servable: Servable, origin: str, files: dict[Path, str]) -> None:
         """Add a model with its files, by the names that they have there, unless Triton cannot serve it."""

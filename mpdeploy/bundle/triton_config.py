@@ -40,7 +40,7 @@ class Servable:
     """A model as Triton sees it.
 
     ``holders`` are inputs and outputs of an engine whose values are shapes; ``largest_batch`` is the most that it can
-    take, None if it sets no limit.
+    take, None if it sets no limit.  ``joins``: requests may be joined along the first axis.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Servable:
     on_gpu: bool
     largest_batch: int | None = None
     holders: frozenset[str] = frozenset()
+    joins: bool = True
 
     @property
     def batches(self) -> bool:
@@ -71,7 +72,7 @@ def config_of(servable: Servable, batching: Batching, instances: int) -> Any:
     does not have, an unknown rank, an axis of no length, a scalar outside a batch.
     """
     schema = triton_schema()
-    largest = batching.largest if servable.batches else 0
+    largest = batching.largest if servable.batches and servable.joins else 0
     if servable.largest_batch is not None:
         largest = min(largest, servable.largest_batch)
     for spec in (*servable.inputs, *servable.outputs):
@@ -127,7 +128,7 @@ def _require_servable(spec: TensorSpec, *, batched: bool) -> None:
     if spec.dtype not in _TYPES:
         raise ModelError(f"Triton has no type for {spec}")
     if spec.shape is None:
-        raise ModelError(f"Triton wants to know the rank of {spec}")
+        raise ModelError(f"Triton needs the rank of {spec}, which is unknown")
     if 0 in spec.shape:
         raise ModelError(f"Triton takes no axis of length 0, as in {spec}")
     if not spec.shape and not batched:

@@ -65,7 +65,7 @@ def parse_input(word: str) -> tuple[TensorSpec, tuple[int, ...]]:
     if dtype and dtype not in _DTYPES:
         near = difflib.get_close_matches(dtype.lower(), _DTYPES, 1)
         raise UsageError(
-            f"{dtype!r} is no type of an input in --input {word}",
+            f"unknown dtype {dtype!r} in --input {word}",
             remedy=f"did you mean {near[0]}?" if near else f"use one of {', '.join(_DTYPES)}",
         )
     return TensorSpec(name, dtype or "float32", tuple(shape)), tuple(sizes)

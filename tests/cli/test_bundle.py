@@ -134,7 +134,7 @@ def test_damage_and_a_missing_verdict_exit_with_1(export, tmp_path):
         (["promote", "nowhere", "--store", "s", "--why", "w"], 2, "not a bundle"),
         (["rollback", "--store", "s", "--why", "w"], 2, "no such store"),
         (["rollback", "--store", ".", "--why", "w"], 2, "no release before"),
-        (["rollback", "--store", ".", "--why", " "], 2, "wants to know it"),
+        (["rollback", "--store", ".", "--why", " "], 2, "--why is empty"),
         (["rollback", "--store", "s"], 2, "--why"),
     ],
 )

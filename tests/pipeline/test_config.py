@@ -67,7 +67,6 @@ def test_the_example_holds_every_key_and_is_valid(tmp_path):
         ("seed = 3", "sede = 3", 6, "train.sede: there is no such key .*did you mean seed"),
         ("[verify]", "[verfy]", 11, "verfy: there is no such key .*did you mean verify"),
         ("seed = 3", 'seed = "3"', 6, "train.seed: expected `int`, got `str`"),
-        ('["fp16", "bf16"]', '"fp16"', 9, "convert.precision: expected `array`, got `str`"),
         ('["fp16", "bf16"]', '["fp16", 16]', 9, "convert.precision: expected `str`, got `int`"),
         ('["fp16", "bf16"]', '["fp8"]', 9, "'fp8' is no low format .*choose from"),
         ('["fp16", "bf16"]', "[]", 9, "at least one format"),
