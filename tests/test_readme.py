@@ -148,11 +148,12 @@ def test_what_the_readme_points_to_exists():
 
 def test_the_exit_codes_are_those_of_the_product():
     from mpdeploy import errors
-    from mpdeploy.cli.outcome import INTERRUPTED
+    from mpdeploy.cli.outcome import INTERRUPTED, TERMINATED
 
-    table = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+    rows = re.findall(r"^\| (\d+(?:, \d+)*) \|", README, re.MULTILINE)
+    table = {int(code) for row in rows for code in row.split(", ")}
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
-    assert table == {kind.exit_code for kind in kinds} | {0, INTERRUPTED}
+    assert table == {kind.exit_code for kind in kinds} | {0, INTERRUPTED, TERMINATED}
 
 
 def test_the_picture_of_the_rooms_names_every_room():
