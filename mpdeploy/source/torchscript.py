@@ -11,7 +11,7 @@ import torch
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.source.archive import check_archive, opened
 from mpdeploy.source.operators import REACHING, forbidden_operator
-from mpdeploy.source.pickles import globals_of
+from mpdeploy.source.pickles import globals_of, require_sound
 from mpdeploy.source.silence import silence
 from mpdeploy.source.tensors import require_backed
 
@@ -40,6 +40,9 @@ def load_torchscript(path: Path) -> Any:
                     where=str(path),
                     remedy="do not load it; save it again with torch.jit.save of this version of torch",
                 )
+            if name.endswith((".pkl", ".debug_pkl")):
+                with archive.open(name) as stream:
+                    require_sound(stream, f"{path}, {name}")
             if name.endswith(".pkl"):
                 with archive.open(name) as stream:
                     _refuse(path, (f"the Python object {g}" for g in globals_of(stream) if not _is_script(g)))
