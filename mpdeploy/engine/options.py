@@ -7,7 +7,7 @@ from enum import Enum
 
 from mpdeploy.errors import UsageError
 
-_SHAPE = re.compile(r"\d{1,18}([x,]\d{1,18})*|scalar", re.ASCII)
+_SHAPE = re.compile(r"\d{1,30}([x,]\d{1,30})*|scalar", re.ASCII)
 _SIZE = re.compile(r"(\d+)([KMG]?)(?:iB|B)?", re.IGNORECASE | re.ASCII)
 _SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LEVELS = range(6)

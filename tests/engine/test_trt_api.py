@@ -96,6 +96,7 @@ NOT_TENSORRTS = {
     ("ICudaEngine", "bytes"),
     ("ICudaEngine", "is_file"),
     ("ICudaEngine", "with_name"),
+    ("ICudaEngine", "parent"),
     ("ICudaEngine", "resolve"),
     ("ICudaEngine", "__path__"),
 }

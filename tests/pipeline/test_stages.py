@@ -95,7 +95,7 @@ def test_links_switch_at_once_and_the_unused_goes(tmp_path):
         second = shop.done("mix", {"a": "2"}, writes("two"))
         shop.done("other", {}, writes("three"))
         shop.point("latest", second.folder)
-    (tmp_path / "stages" / "old-0.part").mkdir()
+    (tmp_path / "stages" / f"{first.folder.name}.part").mkdir()
     with workshop(tmp_path) as shop:
         shop.done("mix", {"a": "2"}, writes("two"))
         shop.tidy()

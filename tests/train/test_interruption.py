@@ -113,7 +113,7 @@ def test_ctrl_c_saves_and_stops(noisy, tmp_path, kind):
         assert process.poll() is None, process.stderr.read()
     process.send_signal(kind)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
+    assert (process.returncode, out) == (128 + kind, "")
     stopped = int(err.partition("stopped after step ")[2].partition(";")[0])
     assert newest(folder / "states").stem == f"{stopped + 1:010}"
     assert "--resume goes on from there" in err
