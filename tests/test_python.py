@@ -48,3 +48,11 @@ def test_layers_are_one_word_away(source, tmp_path):
     report = mpdeploy.verify(source, low.model, FEED, layers=True, noise=False)
     assert report.blame is not None
     assert not report.noise
+
+
+def test_a_reference_that_is_coarser_than_its_candidate_is_refused(source, tmp_path):
+    low = mpdeploy.convert(source, tmp_path / "low.onnx", precision="fp16", data=FEED)
+    with pytest.raises(UsageError, match=r"the reference computes in fp16, the candidate in fp32.* --force"):
+        mpdeploy.verify(low.model, source, FEED)
+    assert mpdeploy.verify(low.model, source, FEED, force=True, noise=False).verdict.passed
+    assert mpdeploy.verify(low.model, low.model, FEED, noise=False).verdict.passed

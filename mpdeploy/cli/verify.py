@@ -75,7 +75,9 @@ _FILE = click.Path(path_type=Path)
     type=_FILE,
     help="A TOML file with budget, tasks, metrics, baseline [default: mpdeploy.toml, if it is here].",
 )
-@click.option("--force", is_flag=True, help="Let a run pass that is no evidence.")
+@click.option(
+    "--force", is_flag=True, help="Let a run pass that is no evidence, and a reference be coarser than the candidate."
+)
 @click.option("--report", "folder", type=_FILE, help="Write report.html and report.json here.")
 @click.option("--junit", type=_FILE, help="Write JUnit XML for a CI server.")
 @click.option("--markdown", type=_FILE, help="Write a summary for a pull request.")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mpdeploy
 from mpdeploy.conversion.api import plan_path_of
+from mpdeploy.errors import UsageError
 from mpdeploy.numerics.budget import Budget, parse_budget
 from mpdeploy.numerics.default_budget import default_budget
 from mpdeploy.numerics.formats import Format
@@ -53,6 +54,8 @@ def verify(
     feeds = as_feeds(data)
     scorers = scoring.scorers()
     ours, theirs = (s if isinstance(s, Subject) else opened(Path(s)) for s in (reference, candidate))
+    if not force:
+        _refuse_coarser(ours, theirs)
     inside = (ours.visible(), theirs.visible()) if layers else None
     before = load_baseline(Path(baseline), theirs.coarsest) if baseline is not None else None
     wanted = _wanted(budget, theirs.coarsest)
@@ -88,6 +91,16 @@ def verify(
         blame=blame,
         scores=found.scores,
     )
+
+
+def _refuse_coarser(reference: Subject, candidate: Subject) -> None:
+    """Refuse models that were named in the wrong order: agreement with a coarser one proves nothing."""
+    if reference.coarsest.unit_roundoff > candidate.coarsest.unit_roundoff:
+        raise UsageError(
+            f"the reference computes in {reference.coarsest.value}, the candidate in {candidate.coarsest.value}",
+            where=str(reference.path),
+            remedy="name the FP32 model first and the converted one second, or ask for it with --force",
+        )
 
 
 def _wanted(budget: str | Budget | Settings | None, candidate: Format) -> Budget | None:
