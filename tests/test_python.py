@@ -56,3 +56,12 @@ def test_a_reference_that_is_coarser_than_its_candidate_is_refused(source, tmp_p
         mpdeploy.verify(low.model, source, FEED)
     assert mpdeploy.verify(low.model, source, FEED, force=True, noise=False).verdict.passed
     assert mpdeploy.verify(low.model, low.model, FEED, noise=False).verdict.passed
+
+
+def test_two_different_models_are_told_before_the_data_are_blamed(source, tmp_path):
+    other = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 8, 1] other) => (float[n, 8, 1] y) { y = Tanh(other) }'
+    )
+    onnx.save(onnx.parser.parse_model(other), tmp_path / "other.onnx")
+    with pytest.raises(UsageError, match=r"the models do not match: the reference takes x.*candidate takes other"):
+        mpdeploy.verify(source, tmp_path / "other.onnx", FEED)

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import DriftMeter, OutputDrift
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.scores import Score, Scorer, results_of
 from mpdeploy.runtime.feeds import LABELS, Feeds
-from mpdeploy.runtime.fit import fit, renamed
+from mpdeploy.runtime.fit import Fitted, fit, renamed
 from mpdeploy.runtime.runner import Array, Feed, Runner
 from mpdeploy.runtime.slices import slices
 from mpdeploy.runtime.truth import UNKNOWN, truth_in
@@ -55,7 +56,7 @@ def compare(
     for where, first, feed in _parts(feeds, reference):
         ours = fit(feed, reference.inputs, where)
         other, said = renamed(feed, reference.inputs, candidate.inputs)
-        theirs = fit(other, candidate.inputs, where)
+        theirs = _fit_candidate(other, reference, candidate, where)
         notes.update(dict.fromkeys(f"reference: {note}" for note in ours.notes))
         notes.update(dict.fromkeys(f"candidate: {note}" for note in (*said, *theirs.notes)))
         rows = _rows(ours.feed)
@@ -80,6 +81,21 @@ def compare(
     outputs = tuple(meter.result() for meter in meters.values())
     notes.update(dict.fromkeys(f"output '{o.name}' was empty on all data" for o in outputs if not o.elements))
     return Comparison(outputs, tuple(missing), count, samples, tuple(notes), results_of(scorers))
+
+
+def _fit_candidate(feed: Feed, reference: Runner, candidate: Runner, where: str) -> Fitted:
+    """Fit a feed that the reference takes to the candidate; where it does not fit, the models differ, not the data."""
+    try:
+        return fit(feed, candidate.inputs, where)
+    except UsageError as error:
+        ours, theirs = (", ".join(map(str, runner.inputs)) for runner in (reference, candidate))
+        if ours == theirs:
+            raise
+        raise UsageError(
+            f"the models do not match: the reference takes {ours}, the candidate takes {theirs}",
+            where=where,
+            remedy="is the candidate a conversion of this reference?",
+        ) from error
 
 
 def _parts(feeds: Feeds, reference: Runner) -> Iterator[tuple[str, int, Feed]]:
