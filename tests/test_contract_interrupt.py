@@ -2,56 +2,14 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper
 
 from mpdeploy.engine.loading import read_engine
+from tests.slow_commands import COMMANDS, furnish, start
 
-RECIPE = """
-import pathlib, time
-import numpy as np
-import torch
-from torch import nn
-from mpdeploy.train import Arrays, Data, Recipe, TensorSpec, accuracy
-
-x, y = np.zeros((400, 4), np.float32), np.zeros(400, np.int64)
-steps = 0
-
-
-def loss(outputs, labels):
-    global steps
-    steps += 1
-    if steps == 3:
-        pathlib.Path("started").touch()
-    time.sleep(0.1)
-    return nn.functional.cross_entropy(outputs, labels)
-
-
-recipe = Recipe(
-    inputs=(TensorSpec("x", "float32", ("n", 4)),), outputs=("y",), model=lambda: nn.Linear(4, 2),
-    data=lambda: Data(Arrays((x,), y), Arrays((x,), y)), optimizer=lambda m: torch.optim.SGD(m.parameters(), 0.1),
-    loss=loss, metric=accuracy, epochs=1, batch_size=1,
-)
-"""
-FEEDS = """
-import pathlib, time
-import numpy as np
-
-
-def slowly():
-    for i in range(1000):
-        if i == 2:
-            pathlib.Path("started").touch()
-        yield {"x": np.ones((1, 16), np.float32)}
-        time.sleep(0.1)
-"""
 # Every output that a command could write, as an older run left it.
 OLD = {
     "out/low.onnx": b"old model",
@@ -64,39 +22,15 @@ OLD = {
     "out/outputs/0.npz": b"old outputs",
     "out/model.fp16.onnx": b"old exported model",
 }
-COMMANDS = {
-    "train": ("train", "recipe.py", "-o", "out"),
-    "convert": ("convert", "net.onnx", "-o", "out/low.onnx", "--precision", "fp16", "--data", "feeds.py:slowly"),
-    "verify": ("verify", "net.onnx", "net.onnx", "--data", "feeds.py:slowly", "--report", "out"),
-    "export": ("export", "net.onnx", "--data", "feeds.py:slowly", "-o", "out"),
-    "run": ("run", "net.onnx", "--data", "feeds.py:slowly", "-o", "out/outputs"),
-}
 
 
 @pytest.fixture
 def folder(tmp_path):
-    weight = numpy_helper.from_array(np.ones((16, 16), np.float32), "w")
-    inputs, outputs = ([helper.make_tensor_value_info(n, 1, ["N", 16])] for n in "xy")
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", inputs, outputs, [weight])
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx"
-    )
-    (tmp_path / "recipe.py").write_text(RECIPE)
-    (tmp_path / "feeds.py").write_text(FEEDS)
+    furnish(tmp_path)
     (tmp_path / "out" / "outputs").mkdir(parents=True)
     for name, content in OLD.items():
         (tmp_path / name).write_bytes(content)
     return tmp_path
-
-
-def start(folder, *words):
-    return subprocess.Popen(
-        [sys.executable, "-m", "mpdeploy", *words],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def wait_until(process, ready):

@@ -114,12 +114,9 @@ def replaced_products(compute: Format) -> frozenset[Any]:
 
 def has_units(compute: Format) -> bool:
     """Whether oneDNN computes in FP16 or BF16 on this processor."""
-    asked = (
-        torch.ops.mkldnn._is_mkldnn_fp16_supported
-        if compute is Format.FP16
-        else (torch.ops.mkldnn._is_mkldnn_bf16_supported)
-    )
-    return bool(asked())
+    if compute is Format.FP16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _is_float(value: Any) -> bool:
