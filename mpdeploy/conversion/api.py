@@ -33,8 +33,10 @@ from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.plan.sizes import Sizes
 from mpdeploy.plan.target import Target, target_named
 from mpdeploy.runtime.apart import model_outputs, require_apart
+from mpdeploy.runtime.doubts import remarking
 from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
 from mpdeploy.runtime.loadable import described, refusals
+from mpdeploy.runtime.runner import input_specs
 
 
 def convert(
@@ -68,7 +70,8 @@ def convert(
         others=(plan, ranges, data, plan_path_of(source)),
     )
     model = io.load(source)
-    feeds = None if data is None else as_feeds(data)
+    doubts: dict[str, None] = {}
+    feeds = None if data is None else remarking(as_feeds(data), input_specs(model), doubts)
     keep = Keep(as_words(keep_fp32), as_words(op_fp32))
     if stamp.is_converted(model, low):
         policy_named(policy, with_data=feeds is not None)
@@ -96,7 +99,7 @@ def convert(
             planned = make_plan(model, low, chosen, trained, keep, low_io=low_io, target=aim)
         else:
             planned = _planned(model, low, chosen, keep, feeds, str(source), low_io=low_io, target=aim)
-    return write(_warning(planned, warnings), source, output)
+    return write(_warning(planned, (*doubts, *warnings)), source, output)
 
 
 def _warning(planned: Planned, warnings: tuple[str, ...]) -> Planned:

@@ -21,6 +21,7 @@ from mpdeploy.pipeline.steps import profiles_for, report_on
 from mpdeploy.records import relocated, save
 from mpdeploy.report.write import write_report
 from mpdeploy.runtime.apart import require_apart
+from mpdeploy.runtime.doubts import DOUBT
 from mpdeploy.runtime.feeds import Feeds, as_feeds, feeds_of
 from mpdeploy.source.given import NOTHING, Given
 from mpdeploy.source.kinds import Kind, kind_of
@@ -112,7 +113,7 @@ def _fill(
         passed=passed,
         seconds=0.0,
         manifest=str(manifest),
-        notes=record.notes,
+        notes=(*record.notes, *dict.fromkeys(n for m in models for n in m.drift.notes if n.startswith(DOUBT))),
     )
     return relocated(result, scratch, folder)
 

@@ -7,6 +7,7 @@ from mpdeploy.errors import UsageError
 from mpdeploy.numerics.drift import DriftMeter, OutputDrift
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.scores import Score, Scorer, results_of
+from mpdeploy.runtime.doubts import doubts_of
 from mpdeploy.runtime.feeds import LABELS, Feeds
 from mpdeploy.runtime.fit import Fitted, fit, renamed
 from mpdeploy.runtime.runner import Array, Feed, Runner
@@ -57,6 +58,7 @@ def compare(
         ours = fit(feed, reference.inputs, where)
         other, said = renamed(feed, reference.inputs, candidate.inputs)
         theirs = _fit_candidate(other, reference, candidate, where)
+        notes.update(dict.fromkeys(doubts_of(feed, reference.inputs)))
         notes.update(dict.fromkeys(f"reference: {note}" for note in ours.notes))
         notes.update(dict.fromkeys(f"candidate: {note}" for note in (*said, *theirs.notes)))
         rows = _rows(ours.feed)
