@@ -100,6 +100,8 @@ class _Conversion:
             for operand in group.consumes:
                 sides = readers.setdefault(operand.value, ([], []))
                 sides[0 if self.is_low[id(group)] else 1].append(operand)
+        for operand in self.groups.stored:
+            readers.setdefault(operand.value, ([], []))[1].append(operand)
         for operand in self.groups.outputs:
             sides = readers.setdefault(operand.value, ([], []))
             sides[0 if self.plan.low_io else 1].append(operand)

@@ -38,6 +38,11 @@ class Group:
     refusal: str = ""
 
     @property
+    def is_stored(self) -> bool:
+        """Tell whether it reads stored numbers alone and computes no float: the scales of a Resize."""
+        return not self.produces and all(is_constant(operand.value) for operand in self.consumes)
+
+    @property
     def name(self) -> str:
         """The group's name in plans: the node's, with the operand set where it is not the main one."""
         return f"{self.node.name}:{self.operand_set}" if self.operand_set else str(self.node.name)
@@ -51,6 +56,7 @@ class Groups:
     producer: dict[ir.Value, Group]  # values that a group computes
     consumers: dict[ir.Value, list[Group]]  # every float value that some group reads
     outputs: tuple[Operand, ...]  # float outputs of the main graph
+    stored: tuple[Operand, ...] = ()  # stored numbers that no group computes with: FP32, as they are
 
     @property
     def values(self) -> list[ir.Value]:
@@ -123,7 +129,8 @@ class _Builder:
             domain = node.domain or "ai.onnx"
             group.refusal = f"the type rules of {domain}::{node.op_type} are unknown"
         elif self.low not in rules.allowed[slot.type]:
-            group.refusal = f"{node.op_type} takes no {self.low.name} at opset {version}"
+            operand = f" as its {group.operand_set}" if group.operand_set else ""
+            group.refusal = f"{node.op_type} takes no {self.low.name}{operand} at opset {version}"
 
     def _group(self, node: ir.Node, operands: str) -> Group:
         group = self.by_key.get((node, operands))
@@ -200,6 +207,8 @@ class _Builder:
 
     def finish(self) -> Groups:
         self._merge_containers()
+        stored = tuple(operand for group in self.groups if group.is_stored for operand in group.consumes)
+        self.groups = [group for group in self.groups if not group.is_stored]
         producer = {value: group for group in self.groups for value in group.produces}
         readers: dict[ir.Value, dict[Group, None]] = {}
         for group in self.groups:
@@ -208,7 +217,7 @@ class _Builder:
         consumers = {value: list(groups) for value, groups in readers.items()}
         main = self.model.graph
         outputs = tuple(Operand(v, main, i) for i, v in enumerate(main.outputs) if is_float(v))
-        return Groups(tuple(self.groups), producer, consumers, outputs)
+        return Groups(tuple(self.groups), producer, consumers, outputs, stored)
 
     def _merge_containers(self) -> None:
         """No Cast converts a sequence: all groups that touch one become one."""

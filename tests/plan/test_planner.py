@@ -52,6 +52,21 @@ def test_a_scalar_that_two_operators_share_does_not_keep_the_second_one_fp32(wor
     assert formats == {"mask": "fp32", "guarded": "fp16"}
 
 
+def test_numbers_that_nobody_computes_are_no_decision(workshop):
+    # The scales of a Resize are float32 by its type rules, in whatever format it computes.
+    text = """g (float[1,2,4,4] x, float[2,2,1,1] w) => (float[1,2,8,8] y)
+        <float[4] scales = {1, 1, 2, 2}, float[0] roi = {}> { a = Conv(x, w)  y = Resize<mode = "nearest">(a, roi, scales) }"""
+    plan = workshop.plan(text, opset=11)
+    assert [d.op for d in plan.decisions] == ["Conv", "Resize"]
+    computed = text.replace(
+        "<float[4] scales = {1, 1, 2, 2}, float[0] roi = {}> {",
+        """<float[4] one = {1, 1, 2, 2}, float[0] roi = {}> {
+        scales = Abs(one)""",
+    )
+    plan = workshop.plan(computed, opset=11)
+    assert any(d.reason.endswith("Resize takes no FLOAT16 as its scales at opset 11") for d in plan.decisions)
+
+
 def test_what_no_builder_builds_stays_fp32_whatever_the_policy(workshop):
     mish = FRAME.replace("STEP", "s = Mish(a)")
     assert codes(workshop.plan(mish, "bf16", opset=22, policy="fast"))["Mish"] == ("fp32", "MP303")
