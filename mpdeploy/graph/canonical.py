@@ -1,4 +1,7 @@
-"""One form for every model: functions inlined, sparse initializers dense, all nodes named differently."""
+"""One form for every model: functions inlined, sparse initializers dense, all nodes named differently.
+
+The one operator that ONNX has withdrawn, GroupNormalization of opsets 18 to 20, is written out.
+"""
 
 from collections.abc import Iterator
 
@@ -13,10 +16,16 @@ from mpdeploy.errors import ModelError
 from mpdeploy.graph.scope import all_nodes
 
 _DENSE_LIMIT_BYTES = 1 << 30
+_WITHDRAWN_GROUP_NORM = range(18, 21)
+_GROUP_NORM_INPUTS = 3
+_GROUP_NORM_EPSILON = 1e-5  # ONNX's default
 
 
 def canonical_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with its local functions inlined, its sparse initializers dense, sizes of -1 or ? unknown."""
+    """Return the model with functions inlined, sparse initializers dense, sizes of -1 or ? unknown.
+
+    GroupNormalization as opset 18 had it, with a scale per group, is written out: ONNX has withdrawn it.
+    """
     for graph in proto_graphs(proto.graph):
         _densify(graph)
         _densify_constants(graph)
@@ -26,6 +35,10 @@ def canonical_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
         proto = onnx.inliner.inline_local_functions(proto, convert_version=True)
         for graph in proto_graphs(proto.graph):
             _densify_constants(graph)
+    version = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    if version in _WITHDRAWN_GROUP_NORM:
+        for graph in proto_graphs(proto.graph):
+            _write_out_group_norms(graph)
     return proto
 
 
@@ -76,6 +89,31 @@ def _forget_unknown_sizes(graph: onnx.GraphProto) -> None:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_value < 0 or dim.dim_param == "?":
                 dim.Clear()
+
+
+def _write_out_group_norms(graph: onnx.GraphProto) -> None:
+    """Normalise each group as one channel of an InstanceNormalization; its scale and bias are per group, too."""
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if node.op_type != "GroupNormalization" or node.domain or len(node.input) != _GROUP_NORM_INPUTS:
+            nodes.append(node)
+            continue
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        epsilon = attributes["epsilon"].f if "epsilon" in attributes else _GROUP_NORM_EPSILON
+        x, scale, bias = node.input
+        y = node.output[0]
+        label = node.name or y
+        groups = numpy_helper.from_array(np.array([0, attributes["num_groups"].i, -1], np.int64), f"{y}__groups")
+        graph.initializer.append(groups)
+        made = onnx.helper.make_node
+        nodes += [
+            made("Shape", [x], [f"{y}__shape"], f"{label}_shape"),
+            made("Reshape", [x, groups.name], [f"{y}__grouped"], f"{label}_grouped"),
+            made("InstanceNormalization", [f"{y}__grouped", scale, bias], [f"{y}__normal"], label, epsilon=epsilon),
+            made("Reshape", [f"{y}__normal", f"{y}__shape"], [y], f"{label}_ungrouped"),
+        ]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _densify(graph: onnx.GraphProto) -> None:

@@ -59,6 +59,13 @@ def check_structure(proto: onnx.ModelProto, where: str) -> None:
                 where=where,
                 remedy="update the onnx package, or export for an older opset",
             )
+    for value in (*proto.graph.input, *proto.graph.output):
+        if _holds_map(value.type):
+            raise ModelError(
+                f"'{value.name}' is a map from keys to numbers, which neither a plan nor an engine takes",
+                where=where,
+                remedy="export the tensor before it: skl2onnx does so with options={'zipmap': False}",
+            )
     weightless = onnx.ModelProto()
     weightless.CopyFrom(proto)
     for tensor in proto_tensors(weightless):
@@ -75,6 +82,14 @@ def check_structure(proto: onnx.ModelProto, where: str) -> None:
     set_aside(weightless)
     with invalid_model(where):
         onnx.checker.check_model(weightless)
+
+
+def _holds_map(kind: onnx.TypeProto) -> bool:
+    if kind.HasField("sequence_type"):
+        return _holds_map(kind.sequence_type.elem_type)
+    if kind.HasField("optional_type"):
+        return _holds_map(kind.optional_type.elem_type)
+    return bool(kind.HasField("map_type"))
 
 
 def set_aside(proto: onnx.ModelProto) -> list[onnx.NodeProto]:

@@ -39,7 +39,7 @@ def keep(proto: onnx.ModelProto, before: int, after: int, shapes: Shapes) -> Non
             # Until opset 10 Resize, and Upsample before it, knew one way to place the pixels.
             node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
             node.attribute.append(onnx.helper.make_attribute("nearest_mode", _nearest_mode(node, proto)))
-        if node.op_type == "Hardmax" and before <= 12 < after:
+        if node.op_type == "Hardmax" and before <= 12 < after and not _is_last_axis(node, shapes):
             # Until opset 12 it worked on all dimensions from `axis` on as if they were one.
             raise ModelError(f"Hardmax '{node.name}' has another meaning from opset 13 on")
         if node.op_type == "Scan" and before <= 8 < after:
@@ -52,6 +52,13 @@ def keep(proto: onnx.ModelProto, before: int, after: int, shapes: Shapes) -> Non
 def _standard_nodes(proto: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto, onnx.NodeProto]]:
     for graph in canonical.proto_graphs(proto.graph):
         yield from ((graph, node) for node in graph.node if not node.domain)
+
+
+def _is_last_axis(node: onnx.NodeProto, shapes: Shapes) -> bool:
+    axis = _attribute(node, "axis")
+    number = 1 if axis is None else int(axis.i)  # the default until opset 12
+    shape = shapes.get(node.input[0])
+    return number == -1 or (shape is not None and number == len(shape) - 1)
 
 
 def _nearest_mode(node: onnx.NodeProto, proto: onnx.ModelProto) -> str:

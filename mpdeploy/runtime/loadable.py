@@ -56,14 +56,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A runtime that does not load the model, and why; ``crashed`` if its process died of it."""
+    """A runtime that does not load the model, and why; ``crashed`` if its process died of it, or was not ``asked``."""
 
     runtime: str
     reason: str
     crashed: bool = False
     lacks_kernel: bool = False
+    asked: bool = True
 
     def __str__(self) -> str:
+        if not self.asked:
+            return f"{TITLES[self.runtime]} was not asked whether it loads this model: {self.reason}"
         verb = "dies of" if self.crashed else "does not load"
         return f"{TITLES[self.runtime]} {verb} this model: {self.reason}"
 
@@ -71,8 +74,9 @@ class Refusal:
 def refusals(model: ir.Model, path: Path, target: str = ANY) -> tuple[Refusal, ...]:
     """Return which runtimes of a target do not load ``model``, which lies in ``path``.
 
-    A runtime that is not installed, or for which there is not enough memory, is not asked.  ``any`` asks ONNX Runtime,
-    and minds a missing kernel only where no other runtime knows the operators: it has hardly any for BF16.
+    A runtime that is not installed is not asked; where there is not enough memory to ask, that is said.  ``any`` asks
+    ONNX Runtime, which has hardly any kernel for BF16: a missing one counts only where no other runtime knows the
+    operators.
     """
     runtime = ONNXRUNTIME if target == ANY else target
     refusal = _refusal(path, runtime)
@@ -87,8 +91,9 @@ def _is_bound(model: ir.Model) -> bool:
 
 def _refusal(path: Path, runtime: str) -> Refusal | None:
     size = sum(file.stat().st_size for file in (path, *path.parent.glob(f"{path.name}.*.data")))
-    if size * _ROOM > _free_memory():
-        return None
+    free = _free_memory()
+    if size * _ROOM > free:
+        return Refusal(runtime, f"{size / 1e9:.1f} GB of it want more than the {free / 1e9:.1f} GB free", asked=False)
     answer = _loader().ask(Question(str(path.absolute()), runtime))
     if isinstance(answer, Refusal):
         return answer

@@ -13,7 +13,9 @@ from mpdeploy.numerics.budget import Budget, parse_budget
 from mpdeploy.numerics.default_budget import default_budget
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.compare import Comparison, compare
+from mpdeploy.runtime.emulator import EmulatorRunner
 from mpdeploy.runtime.feeds import Data, Feeds, as_feeds
+from mpdeploy.runtime.loadable import ANY, described, refusals
 from mpdeploy.runtime.runner import Runner
 from mpdeploy.verification.baseline import load_baseline, worse_than
 from mpdeploy.verification.inside import blame_on, repair_of
@@ -121,7 +123,10 @@ def _looked_into(candidate: Subject, seen: Subject) -> list[str]:
 
 
 def _remarks(ours: Subject, theirs: Subject, found: Comparison) -> list[str]:
-    remarks = []
+    remarks: list[str] = []
+    if isinstance(theirs.runner, EmulatorRunner) and theirs.model is not None:  # else it has just run
+        target = theirs.plan.target if theirs.plan is not None else ANY
+        remarks += described(refusals(theirs.model, theirs.path, target))
     if theirs.model is not None and theirs.plan is None and plan_path_of(theirs.path).is_file():
         remarks.append(f"{plan_path_of(theirs.path).name} is no plan that this version reads: its reasons are missing")
     if ours.coarsest is not Format.FP32:

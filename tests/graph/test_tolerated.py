@@ -9,6 +9,7 @@ from onnx import helper, numpy_helper
 from mpdeploy.conversion.api import convert
 from mpdeploy.errors import ModelError
 from mpdeploy.graph import io
+from mpdeploy.verification.api import verify
 
 X = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
 
@@ -133,3 +134,38 @@ def test_nesting_beyond_reason_is_refused(tmp_path):
     path.write_bytes(nested(2000))
     with pytest.raises(ModelError, match="nested too deeply"):
         io.load(path)
+
+
+@pytest.mark.parametrize("opset", [18, 20])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_group_normalization_of_opset_18_is_written_out(opset, precision, tmp_path, run):
+    # Its scale and bias stand per group; ONNX has withdrawn it, ONNX Runtime runs it.
+    rng = np.random.default_rng(1)
+    text = """(float[N,8,3,3] x) => (float[N,8,3,3] y) {
+        c = Conv(x, w)  n = GroupNormalization<num_groups = 2, epsilon = 0.01>(c, s, b)  y = Conv(n, w) }"""
+    w = rng.normal(size=(8, 8, 1, 1)).astype(np.float32)
+    s, b = np.array([2, -1], np.float32), np.array([0.5, 3], np.float32)
+    source = saved(tmp_path / "source.onnx", text, opset, w=w, s=s, b=b)
+    x = rng.normal(size=(4, 8, 3, 3)).astype(np.float32)
+    convert(source, tmp_path / "low.onnx", precision=precision)
+    expected = run(source, {"x": x})[0]
+    io.save(io.load(source), tmp_path / "again.onnx")
+    np.testing.assert_allclose(run(tmp_path / "again.onnx", {"x": x})[0], expected, rtol=1e-4, atol=1e-4)
+    report = verify(source, tmp_path / "low.onnx", [{"x": x}], noise=False)
+    assert report.verdict.passed
+
+
+def test_a_map_among_the_outputs_is_refused_with_the_exporters_option(tmp_path):
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13, "ai.onnx.ml" : 3]>
+        g (float[N,8] x) => (float[N,8] y) {
+        y = Softmax(x)
+        z = ai.onnx.ml.ZipMap<classlabels_int64s = [0,1,2,3,4,5,6,7]>(y) }""")
+    element = onnx.TypeProto()
+    element.map_type.key_type = onnx.TensorProto.INT64
+    element.map_type.value_type.CopyFrom(helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, []))
+    model.graph.output.append(helper.make_value_info("z", helper.make_sequence_type_proto(element)))
+    onnx.save(model, tmp_path / "source.onnx")
+    with pytest.raises(ModelError, match="'z' is a map") as caught:
+        convert(tmp_path / "source.onnx", tmp_path / "low.onnx", precision="fp16")
+    assert "'zipmap': False" in str(caught.value)
+    assert not (tmp_path / "low.onnx").exists()

@@ -55,7 +55,8 @@ def test_a_scalar_that_two_operators_share_does_not_keep_the_second_one_fp32(wor
 def test_numbers_that_nobody_computes_are_no_decision(workshop):
     # The scales of a Resize are float32 by its type rules, in whatever format it computes.
     text = """g (float[1,2,4,4] x, float[2,2,1,1] w) => (float[1,2,8,8] y)
-        <float[4] scales = {1, 1, 2, 2}, float[0] roi = {}> { a = Conv(x, w)  y = Resize<mode = "nearest">(a, roi, scales) }"""
+        <float[4] scales = {1, 1, 2, 2}, float[0] roi = {}> {
+        a = Conv(x, w)  y = Resize<mode = "nearest">(a, roi, scales) }"""
     plan = workshop.plan(text, opset=11)
     assert [d.op for d in plan.decisions] == ["Conv", "Resize"]
     computed = text.replace(
@@ -81,7 +82,7 @@ def test_low_inputs_raise_the_opset_to_where_a_cast_takes_them(workshop):
 
 
 def test_low_inputs_of_a_model_that_cannot_be_raised_are_refused(workshop):
-    text = "g (float[2,4] x) => (float[2,4] y) { y = Hardmax(x) }"
+    text = "g (float[2,4] x) => (float[2,4] y) { y = Hardmax<axis = 0>(x) }"
     with pytest.raises(ModelError, match="cannot be raised to opset 13: Hardmax"):
         workshop.plan(text, "bf16", opset=9, low_io=True)
 

@@ -11,7 +11,9 @@ from onnx import numpy_helper
 
 from mpdeploy.conversion.api import convert
 from mpdeploy.graph import io
+from mpdeploy.runtime import loadable
 from mpdeploy.runtime.loadable import ONNXRUNTIME, Answer, Question, Refusal, _Loader, refusals
+from mpdeploy.verification.api import verify
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
 
@@ -72,3 +74,26 @@ def test_a_missing_kernel_counts_where_no_other_runtime_knows_the_operators(tmp_
     low = tmp_path / "low.onnx"
     convert(plain, low, precision="bf16")
     assert [r.lacks_kernel for r in refusals(io.load(low), low, "onnxruntime")] == [True]
+
+
+def test_verify_tells_of_a_model_that_it_emulates_and_no_runtime_loads(tmp_path):
+    plain, low = saved(tmp_path / "plain.onnx", "y = MatMul(x, w)"), tmp_path / "low.onnx"
+    bound = saved(tmp_path / "bound.onnx", "m = MatMul(x, w)  y = com.microsoft.QuickGelu(m)")
+    data = {"x": np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)}
+    notes = {}
+    for source in (plain, bound):
+        convert(source, low, precision="bf16")
+        report = verify(source, low, [data], noise=False)
+        assert report.verdict.passed
+        notes[source] = [note for note in report.notes if "does not load" in note]
+    assert notes[plain] == []
+    assert len(notes[bound]) == 1
+
+
+def test_a_model_that_is_too_large_to_ask_about_is_told(tmp_path, monkeypatch):
+    path = saved(tmp_path / "model.onnx", "y = MatMul(x, w)", "float16")
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  16 kB\nMemAvailable:  0 kB\n")
+    monkeypatch.setattr(loadable, "_MEMORY", meminfo)
+    (refusal,) = refusals(io.load(path), path, "onnxruntime")
+    assert "ONNX Runtime was not asked whether it loads this model: " in str(refusal)
