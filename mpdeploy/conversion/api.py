@@ -11,6 +11,7 @@ from mpdeploy import records
 from mpdeploy.arguments import Precision, Words, as_low_format, as_words
 from mpdeploy.conversion import stamp
 from mpdeploy.conversion.apply import apply
+from mpdeploy.conversion.freeing import NOTHING_FREED, Freed
 from mpdeploy.conversion.halves import refuse_unheeded, widen_other_half
 from mpdeploy.conversion.idle import nothing_lowered, products
 from mpdeploy.conversion.record import ConversionResult
@@ -26,7 +27,7 @@ from mpdeploy.graph.written import check_written
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.handover import MeasuredRanges
 from mpdeploy.plan.calibrate import Calibration, calibrate, handed_over
-from mpdeploy.plan.pins import Keep
+from mpdeploy.plan.pins import Keep, Searched
 from mpdeploy.plan.planner import Planned, apply_plan, make_plan
 from mpdeploy.plan.policy import Policy, policy_named
 from mpdeploy.plan.record import PrecisionPlan
@@ -123,10 +124,13 @@ def _planned(
 ) -> Planned:
     calibration = calibrate(model, feeds, where, feeds.name)
 
-    def replan(suspects: Suspects) -> Planned:
-        return make_plan(model, low, policy, calibration, keep, low_io=low_io, target=target, suspects=suspects)
+    def replan(suspects: Suspects, freed: Freed) -> Planned:
+        searched = Searched(freed=freed)
+        return make_plan(
+            model, low, policy, calibration, keep, low_io=low_io, target=target, suspects=suspects, searched=searched
+        )
 
-    return settled(model, replan({}), replan, feeds, where)
+    return settled(model, replan({}, NOTHING_FREED), replan, feeds, where)
 
 
 def write(planned: Planned, source: Path, output: Path) -> ConversionResult:

@@ -15,6 +15,7 @@ from enum import Enum
 import onnx_ir as ir
 
 from mpdeploy.conversion.culprits import Drift, amplifier, by_guilt, drifts
+from mpdeploy.conversion.freeing import NOTHING_FREED, Freed, freed, kept_for_small
 from mpdeploy.conversion.trial import Judge, Judged, carried_out
 from mpdeploy.errors import ModelError
 from mpdeploy.graph.arithmetic import flops
@@ -37,14 +38,14 @@ _TOLERANCE = {Format.FP16: 0.01, Format.BF16: 0.04}
 
 
 def settled(
-    model: ir.Model, first: Planned, replan: Callable[[Suspects], Planned], feeds: Feeds, where: str
+    model: ir.Model, first: Planned, replan: Callable[[Suspects, Freed], Planned], feeds: Feeds, where: str
 ) -> Planned:
     """Return ``first``, or the plan that ``replan`` makes of it that drifts less; what was measured is its ``trial``.
 
     ``model`` is the source, which stays as it is; ``where`` names it in errors.  Raises ``ModelError`` if every plan
     tried gives NaN or infinity where the source does not.
     """
-    if not first.plan.low_count:
+    if not (first.plan.low_count or kept_for_small(first)):
         return first
     low = first.plan.precision
     judge = Judge(model, low, feeds, where)
@@ -53,8 +54,10 @@ def settled(
     if start.judged.badness > 1:
         cause = _cause(judge, start)
         if cause is Cause.NONE:
-            repair = _Repair(judge, replan, start)
+            repair = _Repair(judge, lambda suspects: replan(suspects, NOTHING_FREED), start)
             best, tries = repair.run(), repair.tries
+    elif (found := freed(judge, lambda names: replan({}, names), first)) is not None:
+        best, tries = Attempt({}, *found), 2
     if best.judged.broken:
         raise _broken(best.judged, where)
     trial = replace(best.judged.record(judge.given), plans=tries, cause=cause.value)

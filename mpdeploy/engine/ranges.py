@@ -1,4 +1,4 @@
-"""Shape ranges from data: the smallest, the usual and the largest of what was seen."""
+"""Shape ranges from data: the smallest, the usual and the largest of what was seen, and a batch of one."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +10,9 @@ from mpdeploy.runtime.feeds import Feeds
 
 
 def profile_from(feeds: Feeds, inputs: Sequence[Port], where: str) -> tuple[Profile, ...]:
-    """Return one profile that covers every feed; none if no input is dynamic.
+    """Return one profile that covers every feed, and a first axis of 1; none if no input is dynamic.
+
+    Data come in batches as large as was handy; an engine that takes no smaller one would be of little use.
 
     The shape to optimise for is, dimension by dimension, the most frequent one (of equally frequent ones the
     largest).  Raises ``UsageError`` if a feed lacks a dynamic input or changes its rank; ``where`` names the model.
@@ -32,14 +34,17 @@ def profile_from(feeds: Feeds, inputs: Sequence[Port], where: str) -> tuple[Prof
     for port in dynamic:
         if len({len(shape) for shape in seen[port.name]}) > 1:
             raise UsageError(f"input '{port.name}' has arrays of different rank in the data", where=feeds.name)
-    return (Profile(tuple(_range_of(port.name, seen[port.name]) for port in dynamic)),)
+    return (Profile(tuple(_range_of(port, seen[port.name]) for port in dynamic)),)
 
 
-def _range_of(name: str, shapes: Sequence[Shape]) -> ShapeRange:
+def _range_of(port: Port, shapes: Sequence[Shape]) -> ShapeRange:
     columns = [Counter(column) for column in zip(*shapes, strict=True)]
+    smallest = tuple(min(column) for column in columns)
+    if not port.holds_shape and port.shape and not isinstance(port.shape[0], int):
+        smallest = (min(1, smallest[0]), *smallest[1:])
     return ShapeRange(
-        name,
-        tuple(min(column) for column in columns),
+        port.name,
+        smallest,
         tuple(max(column, key=lambda size: (column[size], size)) for column in columns),
         tuple(max(column) for column in columns),
     )

@@ -23,7 +23,6 @@ from mpdeploy.pipeline.record import Exported, Stage, Watch, quiet_stage, unwatc
 from mpdeploy.pipeline.reference import REFERENCE, Reference, feeds_for, make_reference, trained_ranges, with_notes
 from mpdeploy.pipeline.release import CONVERSION, DRIFT, EXAMPLES, FACTS, bundle, gather_report
 from mpdeploy.pipeline.stages import Done, Workshop, workshop
-from mpdeploy.pipeline.steps import profiles_for
 from mpdeploy.pipeline.training import Trains, to_the_end, train_stage
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
 from mpdeploy.source.given import Given
@@ -236,10 +235,14 @@ class _Run:
         name = source.with_suffix(".engine").name
 
         def make(work: Path, final: Path) -> None:
-            options = _options(part)
-            if not options.profiles:
-                options = replace(options, profiles=profiles_for(source, proof))
-            build_engine(source, work / name, backend=part.backend, options=options, expect=model.precision)
+            build_engine(
+                source,
+                work / name,
+                backend=part.backend,
+                options=_options(part),
+                expect=model.precision,
+                data=proof,
+            )
 
         built = self._stage(f"build-{model.precision.value}", inputs.build_inputs(stages[0].digest, part, proof), make)
         engine = built.folder / name

@@ -17,7 +17,7 @@ from mpdeploy.numerics.formats import Format
 from mpdeploy.pipeline.manifest import is_exported, write_manifest
 from mpdeploy.pipeline.record import Exported, ExportResult, Stage, Watch, Wishes, quiet_stage, unwatched
 from mpdeploy.pipeline.reference import REFERENCE, feeds_for, make_reference, trained_ranges, with_notes
-from mpdeploy.pipeline.steps import profiles_for, report_on
+from mpdeploy.pipeline.steps import report_on
 from mpdeploy.records import relocated, save
 from mpdeploy.report.write import write_report
 from mpdeploy.runtime.apart import require_apart
@@ -140,8 +140,7 @@ def _model(
 def _with_engine(model: Exported, backend: str, feeds: Feeds, folder: Path) -> Exported:
     source = Path(model.conversion.model)
     target = source.with_suffix(".engine")
-    options = BuildOptions(profiles=profiles_for(source, feeds))
-    record = build_engine(source, target, backend=backend, options=options, expect=model.precision)
+    record = build_engine(source, target, backend=backend, expect=model.precision, data=feeds)
     record = relocated(record, source.parent, folder)
     save(record, sidecar_of(target))
     return replace(model, engine=record, engine_path=str(target))

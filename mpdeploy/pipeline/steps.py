@@ -4,8 +4,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mpdeploy.conversion.record import ConversionResult
-from mpdeploy.engine.options import Profile, ShapeRange
-from mpdeploy.graph import io
 from mpdeploy.pipeline.record import Exported
 from mpdeploy.pipeline.reference import Reference
 from mpdeploy.plan.record import PrecisionPlan
@@ -13,25 +11,6 @@ from mpdeploy.records import load
 from mpdeploy.report.compose import plan_table as rows_of
 from mpdeploy.report.environment import environment
 from mpdeploy.report.record import EngineRow, Fact, PlanTable, Report
-from mpdeploy.runtime.feeds import Feeds
-from mpdeploy.runtime.runner import input_specs
-
-
-def profiles_for(model: Path, feeds: Feeds) -> tuple[Profile, ...]:
-    """Return one profile: each dynamic axis from 1 to its largest size in the data, best at its first."""
-    shapes: dict[str, list[tuple[int, ...]]] = {}
-    for feed in feeds:
-        for name, array in feed.items():
-            shapes.setdefault(name, []).append(array.shape)
-    ranges = []
-    for spec in input_specs(io.load(model)):
-        if spec.shape is None or all(isinstance(d, int) for d in spec.shape):
-            continue
-        seen = shapes[spec.name]
-        smallest = tuple(d if isinstance(d, int) else 1 for d in spec.shape)
-        largest = tuple(max(sizes) for sizes in zip(*seen, strict=True))
-        ranges.append(ShapeRange(spec.name, smallest, seen[0], largest))
-    return (Profile(tuple(ranges)),) if ranges else ()
 
 
 def plan_table(conversion: ConversionResult) -> PlanTable:

@@ -127,11 +127,17 @@ def test_other_data(cli, checkout):
 
 def test_an_engine_where_its_library_is(cli, checkout):
     pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
-    done = cli("export", checkout, "--engine", "rtx", "--json")
+    np.savez("points.npz", point=np.zeros((3, 8), np.float32))
+    done = cli("export", checkout, "--data", "points.npz", "--engine", "rtx", "--json")
     assert done.code == 0, done.err
     engine = done.document["models"][0]
     assert Path(engine["engine_path"]).stat().st_size == engine["engine"]["engine"]["bytes"]
     assert engine["engine"]["expected"] == "fp16"
+    # `build` of the same model with the same data chooses the same shapes.
+    built = cli("build", engine["conversion"]["model"], "-o", "again.engine", "--data", "points.npz", "--json")
+    assert built.code == 0, built.err
+    assert built.document["options"]["profiles"] == engine["engine"]["options"]["profiles"]
+    assert built.document["options"]["profiles"][0]["ranges"][0]["min"] == [1, 8]
 
 
 @pytest.mark.skipif(bool(find_spec("tensorrt") and find_gpus()), reason="TensorRT and a GPU are here")

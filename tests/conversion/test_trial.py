@@ -6,8 +6,11 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
+from mpdeploy import records
 from mpdeploy.conversion.api import convert
 from mpdeploy.errors import ModelError
+from mpdeploy.numerics.formats import Format
+from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.feeds import feeds_of
 from mpdeploy.verification.api import verify
 
@@ -147,3 +150,33 @@ def test_over_budget_is_the_first_line_and_a_field(model, folder, cli):
     assert first.startswith("OVER BUDGET  ")
     assert "of output 'y' is" in first
     assert cli(*words, "--json").document["trial"]["within"] is False
+
+
+POWER = "g (float[1,3,16,16] x) => (float[1,8,16,16] y) <float floor = {1e-9}> { c = Conv<pads = [1,1,1,1]>(x, w) "
+
+
+def convolution(path):
+    plan = records.load(PrecisionPlan, path)
+    return next(d for d in plan.decisions if d.op == "Conv")
+
+
+def test_a_product_is_low_where_a_logarithm_behind_it_does_not_feel_its_rounding(model, folder):
+    # A10: single elements of c * c lie far below FP16, as of any convolution's; the logarithm of the others decides.
+    kernel = RNG(0).normal(size=(8, 3, 3, 3)).astype(np.float32)
+    feed = {"x": RNG(1).normal(size=(1, 3, 16, 16)).astype(np.float32)}
+    path = model(POWER + "p = Mul(c, c)  s = Add(p, floor)  y = Log(s) }", {"w": kernel * np.float32(1e-3)})
+    convert(path, folder / "low.onnx", precision="fp16", data=[feed])
+    decision = convolution(folder / "low.plan.json")
+    assert (decision.format, decision.code) == (Format.FP16, "MP811")
+    assert verify(path, folder / "low.onnx", [feed]).verdict.passed
+
+
+def test_a_product_stays_fp32_where_a_quotient_behind_it_feels_its_rounding(model, folder):
+    # c over its own magnitude is its sign: of what vanished it is 0.
+    kernel = RNG(0).normal(size=(8, 3, 3, 3)).astype(np.float32)
+    feed = {"x": RNG(1).normal(size=(1, 3, 16, 16)).astype(np.float32)}
+    text = "p = Mul(c, c)  s = Add(p, floor)  r = Sqrt(s)  y = Div(c, r) }"
+    path = model(POWER.replace("1e-9", "1e-22") + text, {"w": kernel * np.float32(1e-7)})
+    convert(path, folder / "low.onnx", precision="fp16", data=[feed])
+    assert convolution(folder / "low.plan.json").format is Format.FP32
+    assert verify(path, folder / "low.onnx", [feed]).verdict.passed

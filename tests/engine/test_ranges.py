@@ -21,6 +21,12 @@ def test_smallest_most_frequent_largest():
     assert [str(r) for r in profile.ranges] == ["x:1x4:8x4:32x4"]
 
 
+def test_the_first_axis_goes_down_to_one_and_the_others_to_what_was_seen():
+    port = Port("x", "fp32", ("batch", "time"))
+    data = feeds_of([{"x": np.zeros((8, 20))}, {"x": np.zeros((8, 30))}])
+    assert str(profile_from(data, [port], "m")[0].ranges[0]) == "x:1x20:8x30:8x30"
+
+
 def test_of_equally_frequent_sizes_the_largest():
     assert str(profile_from(feeds(8, 1, 32), [X], "m")[0].ranges[0]) == "x:1x4:32x4:32x4"
 
