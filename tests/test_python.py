@@ -65,3 +65,15 @@ def test_two_different_models_are_told_before_the_data_are_blamed(source, tmp_pa
     onnx.save(onnx.parser.parse_model(other), tmp_path / "other.onnx")
     with pytest.raises(UsageError, match=r"the models do not match: the reference takes x.*candidate takes other"):
         mpdeploy.verify(source, tmp_path / "other.onnx", FEED)
+
+
+def test_what_failed_is_false_and_what_passed_is_true(source, tmp_path):
+    low = mpdeploy.convert(source, tmp_path / "low.onnx", precision="fp16", data=FEED)
+    assert low
+    assert low.passed
+    for budget, passed in (("norm_relative<=0.1", True), ("norm_relative<=1e-9", False)):
+        report = mpdeploy.verify(source, low.model, FEED, budget, noise=False)
+        exported = mpdeploy.export(source, tmp_path / f"{passed}", precision="fp16", data=FEED, budget=budget)
+        for result in (report, exported):
+            assert (result.passed, bool(result)) == (passed, passed)
+    assert mpdeploy.search(source, tmp_path / "s.onnx", precision="fp16", data=FEED).passed

@@ -63,8 +63,8 @@ def _precision_flag(name: str) -> click.Option:
 )
 @click.option(
     "--expect",
-    type=Word(("fp32", "fp16", "bf16")),
-    help="Fail (exit code 5) unless the engine computes in this format.",
+    type=Word(("fp32", "fp16", "bf16", "int8", "fp8", "fp4")),
+    help="Fail (exit code 5) unless most products of the network multiply this format.",
 )
 @click.option(
     "--plan", type=click.Path(path_type=Path), help="The plan the model was converted with: fail unless followed."

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from mpdeploy.cli.console import say
 
 if TYPE_CHECKING:
-    from mpdeploy.engine.network import Port
+    from mpdeploy.engine.network import Census, Port
     from mpdeploy.engine.record import EngineRecord
 
 
@@ -14,7 +14,7 @@ def show_engine(record: "EngineRecord", title: str) -> None:
     census = record.census
     say(f"{title}  {record.engine.bytes / 1e6:.1f} MB, {record.backend} {record.backend_version}")
     say(f"  runs on     SM {', '.join(map(str, record.capabilities))}")
-    say(f"  arithmetic  {_counts(census.compute or census.outputs)} layer outputs")
+    say(f"  arithmetic  {_arithmetic(census)}")
     say(f"  weights     {_counts(census.weights)} elements")
     for profile in record.options.profiles:
         say(f"  shapes      {' '.join(map(str, profile.ranges))}")
@@ -46,6 +46,12 @@ def explain_engine(record: "EngineRecord", title: str) -> None:
     say(f"  TF32        {'allowed' if record.options.tf32 else 'off'}")
     if record.drift is not None:
         say(f"  drift       {'pass' if record.drift.passed else 'FAIL'}: {record.drift.headline}")
+
+
+def _arithmetic(census: "Census") -> str:
+    if not census.compute:
+        return f"no products; {_counts(census.outputs)} layer outputs"
+    return f"{_counts(census.compute)} {'product' if sum(census.compute.values()) == 1 else 'products'}"
 
 
 def _port(port: "Port") -> str:

@@ -38,3 +38,11 @@ class ConversionResult:
     trial: Trial | None = None
     idle: str = ""
     schema: str = "mpdeploy.conversion/1"
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing measured speaks against the model, if data were given; the result itself is true if so."""
+        return self.trial is None or self.trial.within
+
+    def __bool__(self) -> bool:
+        return self.passed

@@ -6,12 +6,11 @@ from pathlib import Path
 from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.monitor import Progress
 from mpdeploy.engine.options import BuildOptions, features_named, parse_capabilities, parse_shapes, parse_size
+from mpdeploy.engine.proof import ProductFormat
 from mpdeploy.engine.record import EngineRecord
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.feeds import Data
-
-_EXPECTABLE = (Format.FP32, Format.FP16, Format.BF16)
 
 
 def build(
@@ -25,7 +24,7 @@ def build(
     opt_level: int | None = None,
     tf32: bool = False,
     feature: str | Sequence[str] = (),
-    expect: str | Format | None = None,
+    expect: str | Format | ProductFormat | None = None,
     plan: str | Path | None = None,
     data: Data | None = None,
     drift: str | Path | None = None,
@@ -63,7 +62,7 @@ def build(
         output,
         backend=backend,
         options=options,
-        expect=None if expect is None else _format(expect),
+        expect=None if expect is None else _expected(expect),
         plan=plan,
         data=data,
         drift=drift,
@@ -77,9 +76,10 @@ def _words(given: str | float | Sequence[str | float]) -> tuple[str, ...]:
     return (str(given),) if isinstance(given, str | int | float) else tuple(map(str, given))
 
 
-def _format(word: str | Format) -> Format:
-    found = next((kind for kind in _EXPECTABLE if word in (kind, kind.value)), None)
+def _expected(word: str | Format | ProductFormat) -> ProductFormat:
+    word = word if isinstance(word, str) else word.value
+    found = next((kind for kind in ProductFormat if word == kind.value), None)
     if found is None:
-        known = ", ".join(kind.value for kind in _EXPECTABLE)
+        known = ", ".join(kind.value for kind in ProductFormat)
         raise UsageError(f"an engine cannot be expected in {word!r}", where="--expect", remedy=f"choose from {known}")
     return found

@@ -14,7 +14,7 @@ from mpdeploy.engine.loading import this_system
 from mpdeploy.engine.monitor import Progress
 from mpdeploy.engine.network import Network
 from mpdeploy.engine.options import BuildOptions
-from mpdeploy.engine.proof import check_kept, check_lowered, check_plan, narrowed, promises_of
+from mpdeploy.engine.proof import ProductFormat, check_kept, check_lowered, check_plan, narrowed, promises_of
 from mpdeploy.engine.publish import publish_engine, require_free
 from mpdeploy.engine.ranges import profile_from
 from mpdeploy.engine.record import DriftSummary, EngineRecord, file_facts, sidecar_of
@@ -39,7 +39,7 @@ def build_engine(
     *,
     backend: str = "rtx",
     options: BuildOptions | None = None,
-    expect: Format | None = None,
+    expect: Format | ProductFormat | None = None,
     plan: Path | str | None = None,
     data: Data | None = None,
     drift: Path | str | None = None,
@@ -49,8 +49,8 @@ def build_engine(
 ) -> EngineRecord:
     """Build an engine from the ONNX file ``model``, write it to ``output`` and its sidecar beside it.
 
-    The engine computes in the types that stand in the model.  ``expect`` demands that most of its arithmetic is in
-    that format, ``plan`` (the plan that the model was converted with) that every value has its planned format;
+    The engine computes in the types that stand in the model.  ``expect`` demands that most of its products
+    multiply that format, ``plan`` (the plan that the model was converted with) that every value has its planned format;
     both are checked before the build, without a GPU.  ``data`` gives the shape ranges of dynamic inputs, ``drift``
     is the model's drift report for the record.  ``cache`` is a folder of engines built before.  ``rebuilds`` above
     1 builds that often, to see whether the engines are equal.  ``progress`` is called with ``BuildStep``s and may
@@ -65,6 +65,7 @@ def build_engine(
     caches = () if chosen.timing_cache is None else (Path(chosen.timing_cache),)
     require_apart((target_path, sidecar_of(target_path), *caches), models=(source,), others=(plan, drift, data))
     require_free(target_path)
+    expected = None if expect is None else ProductFormat(expect.value)
     feeds = None if data is None else as_feeds(data)
     maker = find_backend(backend)
     target = maker.target(chosen, find_gpus())
@@ -79,20 +80,20 @@ def build_engine(
         if feeds is not None and not chosen.profiles:
             chosen = replace(chosen, profiles=profile_from(feeds, parsed.network.inputs, str(source)))
         check_network(parsed.network, chosen, target, str(source))
-        _prove(parsed.network, facts, expect, None if plan is None else Path(plan))
+        _prove(parsed.network, facts, expected, None if plan is None else Path(plan))
         job = _Job(maker, facts, chosen, target, progress)
         with scratch_path(target_path) as scratch:
             reused = _make(job, parsed, scratch, None if cache is None else Path(cache))
             record = replace(
                 _record(job, parsed, scratch),
                 engine=replace(file_facts(scratch), name=target_path.name),
-                expected=expect.value if expect else None,
+                expected=expected.value if expected else None,
                 plan=None if plan is None else file_facts(Path(plan)),
                 drift=summary,
                 reused=reused,
             )
-            if record.inspected is not None and expect is not None:
-                check_inspected(record.inspected, expect, str(source))
+            if record.inspected is not None and expected is not None:
+                check_inspected(record.inspected, expected, str(source))
             if rebuilds > 1:
                 run = None if feeds is None or target.gpu is None else partial(_first_results, record, feeds)
                 record = replace(record, spread=measure_spread(scratch, partial(_build_again, job), rebuilds, run))
@@ -116,7 +117,7 @@ class _Job:
     progress: Progress | None
 
 
-def _prove(network: Network, model: ModelFacts, expect: Format | None, plan: Path | None) -> None:
+def _prove(network: Network, model: ModelFacts, expect: ProductFormat | None, plan: Path | None) -> None:
     check_kept(network, model)
     if expect is not None:
         check_lowered(network, expect, model.path)

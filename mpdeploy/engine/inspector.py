@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from mpdeploy.engine.messages import capture, logger_for
+from mpdeploy.engine.proof import ProductFormat
 from mpdeploy.engine.toolkit import Toolkit
 from mpdeploy.errors import BuildError
-from mpdeploy.numerics.formats import LOW_FORMATS, Format
+from mpdeploy.numerics.formats import Format
 
 # "BF16" before "FP16" and "FLOAT": the first that matches counts.
 _WORDS = (
@@ -48,9 +49,12 @@ def formats_of(text: str) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def check_inspected(counts: dict[str, int], expected: Format, where: str) -> None:
-    """Raise ``BuildError`` if the engine has layers with known types, but none in the low format ``expected``."""
-    if expected in LOW_FORMATS and counts and expected.value not in counts:
+def check_inspected(counts: dict[str, int], expected: ProductFormat, where: str) -> None:
+    """Raise ``BuildError`` if the engine has layers with known types, but none in the low format ``expected``.
+
+    What quantised products multiply shows at no output.
+    """
+    if expected in (ProductFormat.FP16, ProductFormat.BF16) and counts and expected.value not in counts:
         have = ", ".join(f"{count} in {name}" for name, count in counts.items())
         raise BuildError(
             f"the engine came out without {expected.value}: of its layers' outputs, {have}",

@@ -4,7 +4,7 @@ TensorRT executes exactly these types.  They can be read without a GPU, before a
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ _TYPE_NAMES = {
 _NUMPY_NAMES = {"float32": Format.FP32.value, "float16": Format.FP16.value}
 # Layers that do the arithmetic which low precision is for.
 _COMPUTE = {"CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "EINSUM", "ATTENTION_OUTPUT", "RECURRENCE", "MOE"}
+# Layers that hand their first input on, number by number.
+_MOVING = {"SHUFFLE", "IDENTITY", "SQUEEZE", "UNSQUEEZE", "SLICE", "CONCATENATION"}
+_OPERANDS = 2  # of a product: the first two inputs
 # Layers with weights of their own: the class that shows them, and its attributes.
 _WEIGHTS = {
     "CONSTANT": ("IConstantLayer", ("weights",)),
@@ -52,9 +55,10 @@ class Port:
 
 @dataclass(frozen=True)
 class Census:
-    """How many things of each type a network has: outputs of layers, of the arithmetic ones among them, weights.
+    """How many things of each type a network has: outputs of layers, products, weights.
 
-    ``weights`` counts elements; constants that only hold shapes are among them, as int64.
+    A product counts under what it multiplies: int8 where both of its operands are dequantised from that, else the
+    type of its output.  ``weights`` counts elements; constants that only hold shapes are among them, as int64.
     """
 
     outputs: dict[str, int]
@@ -79,14 +83,18 @@ def read_network(module: Any, network: Any) -> Network:
     """
     outputs, compute, weights = Counter[str](), Counter[str](), Counter[str]()
     types: dict[str, str] = {}
+    producers: dict[str, Any] = {}
     for layer in (network.get_layer(index) for index in range(network.num_layers)):
+        # Parsers add layers in the order in which they run, so what feeds this one has been seen.
+        multiplied = _multiplied(layer, producers) if layer.type.name in _COMPUTE else None
         for tensor in (layer.get_output(index) for index in range(layer.num_outputs)):
             if tensor is None:  # an optional output that the model does not use
                 continue
             kind = type_name(tensor.dtype)
             types[tensor.name] = kind
             outputs[kind] += 1
-            compute[kind] += layer.type.name in _COMPUTE
+            compute[multiplied or kind] += layer.type.name in _COMPUTE
+            producers[tensor.name] = layer
         for kind, count in _weights_of(module, layer):
             weights[kind] += count
     return Network(
@@ -95,6 +103,22 @@ def read_network(module: Any, network: Any) -> Network:
         census=Census(*(_sorted(counts) for counts in (outputs, compute, weights))),
         types=types,
     )
+
+
+def _multiplied(layer: Any, producers: Mapping[str, Any]) -> str | None:
+    """Return the type that both operands of a product are dequantised from; None if one is not."""
+    operands = [layer.get_input(index) for index in range(min(layer.num_inputs, _OPERANDS))]
+    kinds = {_dequantised_from(tensor, producers) for tensor in operands}
+    return kinds.pop() if len(operands) == _OPERANDS and len(kinds) == 1 else None
+
+
+def _dequantised_from(tensor: Any, producers: Mapping[str, Any]) -> str | None:
+    layer = producers.get(tensor.name) if tensor is not None else None
+    while layer is not None and layer.type.name in _MOVING:
+        layer = producers.get(layer.get_input(0).name)
+    if layer is None or layer.type.name != "DEQUANTIZE":
+        return None
+    return type_name(layer.get_input(0).dtype)
 
 
 def _weights_of(module: Any, layer: Any) -> Iterator[tuple[str, int]]:

@@ -1,6 +1,7 @@
 """Does the parsed network compute in the types that the plan promises?  Answered before anything is built."""
 
 from collections.abc import Mapping
+from enum import Enum
 
 from mpdeploy.engine.network import Network
 from mpdeploy.errors import BuildError
@@ -9,6 +10,26 @@ from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.facts import ModelFacts
 
 _SHOWN = 3  # culprits named in a message
+
+
+class ProductFormat(Enum):
+    """What the products of an engine multiply, by the word of ``--expect``."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+    FP8 = "fp8"
+    FP4 = "fp4"
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether it takes QuantizeLinear and DequantizeLinear in the model."""
+        return self in (ProductFormat.INT8, ProductFormat.FP8, ProductFormat.FP4)
+
+    def covers(self, kind: str) -> bool:
+        """Tell whether a type's word in a census is of this format: fp8e4m3 is FP8."""
+        return kind.startswith(self.value)
 
 
 def check_kept(network: Network, model: ModelFacts) -> None:
@@ -32,16 +53,16 @@ def narrowed(network: Network, model: ModelFacts) -> tuple[str, ...]:
     return (f"{wide} float64 values of the model are float32 in the engine",)
 
 
-def check_lowered(network: Network, expected: Format, where: str) -> None:
+def check_lowered(network: Network, expected: ProductFormat, where: str) -> None:
     """Raise ``BuildError`` unless most of the network's arithmetic is in ``expected``.
 
-    Judged by matrix products and convolutions, or by all floating-point values in a network without any.
+    Judged by what its products multiply, or by all floating-point values in a network without any.
     """
-    counts = network.census.compute or network.census.outputs
-    floats = {f.value: counts[f.value] for f in Format if counts.get(f.value)}
-    total, lowered = sum(floats.values()), floats.get(expected.value, 0)
+    floats = {f.value: network.census.outputs[f.value] for f in Format if network.census.outputs.get(f.value)}
+    counts = network.census.compute or floats
+    total, lowered = sum(counts.values()), sum(count for kind, count in counts.items() if expected.covers(kind))
     if 2 * lowered <= total:
-        have = ", ".join(f"{count} in {name}" for name, count in floats.items()) or "none with a float type"
+        have = ", ".join(f"{count} in {name}" for name, count in counts.items()) or "none with a float type"
         raise BuildError(
             f"the engine would not compute in {expected.value}: of its arithmetic layers, {have}",
             where=where,
@@ -96,7 +117,9 @@ def check_plan(network: Network, promised: Mapping[str, Format], where: str) -> 
         )
 
 
-def _convert_first(expected: Format) -> str:
-    if expected not in LOW_FORMATS:
+def _convert_first(expected: ProductFormat) -> str:
+    if expected is ProductFormat.FP32:
         return "build from the FP32 model"
+    if expected.is_quantised:
+        return "both operands of a product must come from DequantizeLinear in the ONNX graph: quantise it first"
     return f"precision stands in the ONNX graph: run 'mpdeploy convert --precision {expected.value}' first"

@@ -47,7 +47,7 @@ class StageRun:
 class DeployResult:
     """What a pipeline did.  ``latest`` is the folder with models and report, ``release`` the bundle, empty if none.
 
-    ``passed`` if every model is within its budget; only then are engines built and a bundle packed.
+    ``passed``, and true itself, if every model is within its budget; only then are engines built and a bundle packed.
     """
 
     stages: tuple[StageRun, ...]
@@ -59,6 +59,9 @@ class DeployResult:
     notes: tuple[str, ...]
     seconds: float
     schema: str = "mpdeploy.deployment/1"
+
+    def __bool__(self) -> bool:
+        return self.passed
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """All that an export wrote.  ``passed`` if every model is within its budget.
+    """All that an export wrote.  ``passed``, and true itself, if every model is within its budget.
 
     ``torch_difference`` is how far the FP32 ONNX file is from torch's own numbers, None for a model that came as
     ONNX.  ``notes`` are what a person should know of the source and of the evidence.
@@ -61,6 +61,9 @@ class ExportResult:
     manifest: str = ""
     notes: tuple[str, ...] = ()
     schema: str = "mpdeploy.export/1"
+
+    def __bool__(self) -> bool:
+        return self.passed
 
 
 def quiet_stage(name: str) -> AbstractContextManager[None]:

@@ -27,7 +27,6 @@ class Code(Enum):
     ANGLE = "MP204"
     DECISION = "MP205"
     TYPE_RULE = "MP301"
-    BORDER = "MP302"
     BUILDER = "MP303"
     POLICY = "MP501"
     USER = "MP601"
@@ -64,7 +63,6 @@ _TITLES = {
     Code.ANGLE: "becomes a large angle",
     Code.DECISION: "becomes a decision",
     Code.TYPE_RULE: "type rules of the operator",
-    Code.BORDER: "declared type of the model's inputs and outputs",
     Code.BUILDER: "no engine builder takes it",
     Code.POLICY: "on the policy's FP32 list",
     Code.USER: "asked for by the user",

@@ -50,3 +50,11 @@ class SearchResult:
     samples: int
     seconds: float
     schema: str = "mpdeploy.search/1"
+
+    @property
+    def passed(self) -> bool:
+        """Whether the model written is within the budget; the result itself is true if so."""
+        return self.verdict.passed
+
+    def __bool__(self) -> bool:
+        return self.passed

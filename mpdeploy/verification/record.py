@@ -50,3 +50,11 @@ class DriftReport:
     blame: Blame | None = None
     scores: tuple[Score, ...] = ()
     schema: str = "mpdeploy.drift/1"
+
+    @property
+    def passed(self) -> bool:
+        """Whether the candidate is within its budget; the report itself is true if so."""
+        return self.verdict.passed
+
+    def __bool__(self) -> bool:
+        return self.passed

@@ -60,7 +60,7 @@ def test_words_become_options(layer, tmp_path):
         ({"workspace": 1 << 70}, "larger than TensorRT can count"),
         ({"opt_level": 9}, "from 0 to 5"),
         ({"feature": "magic"}, "choose from strip-weights, refit"),
-        ({"expect": "int8"}, "choose from fp32, fp16, bf16"),
+        ({"expect": "int3"}, "choose from fp32, fp16, bf16, int8, fp8, fp4"),
         ({"rebuilds": 0}, "at least once"),
         ({"data": "d.npz", "shapes": "x:1:1:1"}, "not from both"),
     ],
@@ -75,7 +75,7 @@ def test_a_word_that_the_flag_would_not_take(layer, tmp_path, words, says):
 def test_arrays_give_the_shape_ranges_too(layer, tmp_path, several):
     feed = {"x": np.zeros((3, 4), np.float32)}
     record = mpdeploy.build(layer(rows="N"), tmp_path / "model.engine", data=[feed, feed] if several else feed)
-    assert [str(found) for found in record.options.profiles[0].ranges] == ["x:3x4:3x4:3x4"]
+    assert [str(found) for found in record.options.profiles[0].ranges] == ["x:1x4:3x4:3x4"]
 
 
 def test_nothing_that_the_build_reads_is_overwritten(layer, tmp_path):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mpdeploy.engine.inspector import check_inspected, formats_of
+from mpdeploy.engine.proof import ProductFormat
 from mpdeploy.errors import BuildError
-from mpdeploy.numerics.formats import Format
 
 
 def layer(**output):
@@ -40,8 +40,8 @@ def test_both_forms_count():
 
 
 def test_an_engine_without_the_promised_format_fails():
-    check_inspected({"fp16": 1, "fp32": 9}, Format.FP16, "m")
-    check_inspected({}, Format.FP16, "m")  # names only: nothing is known
-    check_inspected({"fp16": 3}, Format.FP32, "m")
+    check_inspected({"fp16": 1, "fp32": 9}, ProductFormat.FP16, "m")
+    check_inspected({}, ProductFormat.FP16, "m")  # names only: nothing is known
+    check_inspected({"fp16": 3}, ProductFormat.FP32, "m")
     with pytest.raises(BuildError, match="came out without fp16: of its layers' outputs, 9 in fp32"):
-        check_inspected({"fp32": 9}, Format.FP16, "m")
+        check_inspected({"fp32": 9}, ProductFormat.FP16, "m")

@@ -4,7 +4,7 @@ import pytest
 
 from mpdeploy.engine.building import build_engine
 from mpdeploy.engine.network import Census, Network
-from mpdeploy.engine.proof import check_kept, check_lowered, check_plan
+from mpdeploy.engine.proof import ProductFormat, check_kept, check_lowered, check_plan
 from mpdeploy.errors import BuildError
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.facts import ModelFacts
@@ -27,16 +27,16 @@ def test_a_format_of_the_model_must_not_vanish():
 
 def test_arithmetic_counts_where_there_is_some():
     mostly_moves = network({"fp16": 2, "fp32": 40, "int64": 9}, compute={"fp16": 2, "fp32": 1})
-    check_lowered(mostly_moves, Format.FP16, "model.onnx")
+    check_lowered(mostly_moves, ProductFormat.FP16, "model.onnx")
     with pytest.raises(BuildError, match="2 in fp16"):
-        check_lowered(mostly_moves, Format.FP32, "model.onnx")
+        check_lowered(mostly_moves, ProductFormat.FP32, "model.onnx")
 
 
 def test_without_arithmetic_all_floats_count():
-    check_lowered(network({"fp16": 3, "fp32": 1, "int64": 20}), Format.FP16, "model.onnx")
+    check_lowered(network({"fp16": 3, "fp32": 1, "int64": 20}), ProductFormat.FP16, "model.onnx")
     for counts in ({"fp16": 2, "fp32": 2}, {"int64": 5}, {}):
         with pytest.raises(BuildError, match="would not compute in fp16"):
-            check_lowered(network(counts), Format.FP16, "model.onnx")
+            check_lowered(network(counts), ProductFormat.FP16, "model.onnx")
 
 
 def test_every_value_of_the_plan_is_held_to_its_format():

@@ -18,7 +18,7 @@ from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.runtime.runner import TensorSpec
 from mpdeploy.runtime.torch_module import TorchModuleRunner
 
-BY_TYPE_RULE = ("MP301", "MP302")
+BY_TYPE_RULE = ("MP301",)
 
 
 class Block(nn.Module):
