@@ -108,7 +108,7 @@ def timed(model: Path, feed: Path, repeat: int) -> dict[str, float]:
 def child(model: Path, feed: Path, repeat: int) -> None:
     from mpdeploy.graph import io
     from mpdeploy.runtime.choose import truthful_runner
-    from mpdeploy.runtime.feeds import read_npz
+    from mpdeploy.runtime.npz import read_npz
 
     started = time.perf_counter()
     runner = truthful_runner(io.load(model), str(model))

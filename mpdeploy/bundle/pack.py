@@ -31,7 +31,8 @@ from mpdeploy.engine.record import sidecar_of
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_folder, readable_file, sha256_of
 from mpdeploy.runtime.apart import require_apart
-from mpdeploy.runtime.feeds import Feeds, save_npz
+from mpdeploy.runtime.feeds import Feeds
+from mpdeploy.runtime.npz import save_npz
 
 _VERSION_DIGITS = 12
 

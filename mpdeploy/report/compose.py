@@ -66,11 +66,10 @@ def _pictures(drift: DriftReport, feeds: Feeds) -> Iterator[SamplePicture]:
         return
     found = 0
     for where, feed in feeds.labelled():
-        arrays = {name: np.asarray(array) for name, array in feed.items()}
         for output, sample in worst:
             if sample.feed != where or found >= PICTURES:
                 continue
-            image = image_in(arrays, sample.row)
+            image = image_in(feed, sample.row)
             if image is not None:
                 found += 1
                 height, width, _ = image.shape

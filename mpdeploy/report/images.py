@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from mpdeploy.runtime.feeds import is_answer
+from mpdeploy.runtime.lazy import headers_of
+
 Array = np.ndarray[Any, Any]
 
 _SIDE = 96  # pixels; larger images are thinned out
 _CHANNELS = (1, 3)
+_IMAGE_RANKS = (3, 4)  # an image, or a batch of them
 
 
 def image_in(feed: Mapping[str, Array], row: int | None) -> Array | None:
@@ -20,7 +24,10 @@ def image_in(feed: Mapping[str, Array], row: int | None) -> Array | None:
     An image is an array of one or three channels, ahead or last, and two more axes of at least 8.  Its values are
     stretched to the range of a byte.
     """
-    for array in feed.values():
+    for name, header in headers_of(feed).items():
+        if len(header.shape) not in _IMAGE_RANKS or is_answer(name):
+            continue
+        array = np.asarray(feed[name])
         pixels = array[row] if row is not None and array.ndim == 4 and row < len(array) else array
         if pixels.ndim == 4 and len(pixels) == 1:
             pixels = pixels[0]

@@ -7,8 +7,6 @@ each, in the natural order of their names), or ``module.py:callable`` that yield
 import hashlib
 import itertools
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +15,12 @@ import numpy as np
 
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file, sha256_of
+from mpdeploy.runtime.npz import read_npz
 from mpdeploy.runtime.plugins import failed, is_plugin, load_plugin
-from mpdeploy.runtime.runner import Array, Feed
+from mpdeploy.runtime.runner import Feed
 
 LABELS = "labels"  # the key of the true classes
 TARGETS = "targets"  # the key of other true values; of an output's own with `.NAME` after it
-_NPY = b"\x93NUMPY"  # how a file with a single array begins
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,11 @@ def open_feeds(source: str) -> Feeds:
     return Feeds(source, lambda: iter([(source, read_npz(path))]), 1, lambda: sha256_of(path))
 
 
+def is_answer(name: str) -> bool:
+    """Tell whether an array of this name holds right answers, and feeds no model."""
+    return name in (LABELS, TARGETS) or name.startswith(f"{TARGETS}.")
+
+
 Data = str | Path | Feeds | Feed | Iterable[Feed]
 """What Python code may mean by data; see ``as_feeds``."""
 
@@ -107,44 +110,6 @@ def feeds_of(feeds: Iterable[Feed], name: str = "arrays") -> Feeds:
 
     count = len(feeds) if isinstance(feeds, (list, tuple)) else None
     return Feeds(name, opener, count)
-
-
-def read_npz(path: Path) -> dict[str, Array]:
-    """Return the arrays of an ``.npz`` file by name; never unpickles.  Raises ``UsageError`` if it is not one."""
-    readable_file(path, "data file")
-    with path.open("rb") as stream:
-        if stream.read(len(_NPY)) == _NPY:
-            raise UsageError(
-                "the data is a single array without a name",
-                where=str(path),
-                remedy="save it with numpy.savez(FILE, INPUT_NAME=array)",
-            )
-        stream.seek(0)
-        try:
-            # Not numpy.load: it leaves the file open when the archive is damaged.
-            with np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            objects = "allow_pickle" in str(error)
-            reason = "it holds Python objects" if objects else "not an .npz file, or a damaged one"
-            raise UsageError(
-                f"the data cannot be read: {reason}",
-                where=str(path),
-                remedy="write it with numpy.savez, arrays of numbers only",
-            ) from error
-
-
-def save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays under any names, so that ``read_npz`` and ``numpy.load`` return them.
-
-    Texts are stored in numpy's own type for them.  BF16, of which numpy's files forget the name, is stored as its
-    bits (``V2``), and is BF16 again where it feeds a model.
-    """
-    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:  # numpy.savez refuses an array called "file"
-        for name, array in arrays.items():
-            plain = array.astype(str) if array.dtype.kind == "O" else array
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, np.asanyarray(plain), allow_pickle=False)
 
 
 def _from_folder(folder: Path) -> Feeds:

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from mpdeploy.errors import UsageError
+from mpdeploy.runtime.lazy import under_names, without
 from mpdeploy.runtime.runner import Array, Feed, TensorSpec
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -17,7 +18,7 @@ class Fitted:
     """A feed in exactly the types the model takes, the arrays that are no inputs (labels, say), and what changed."""
 
     feed: dict[str, Array]
-    extras: dict[str, Array]
+    extras: Feed
     notes: tuple[str, ...]
 
 
@@ -36,8 +37,7 @@ def fit(feed: Feed, inputs: Sequence[TensorSpec], where: str) -> Fitted:
         array = _cast(np.asarray(feed[spec.name]), spec, where, notes)
         _require_shape(array, spec, symbols, where)
         fitted[spec.name] = array
-    extras = {name: np.asarray(array) for name, array in feed.items() if name not in fitted}
-    return Fitted(fitted, extras, tuple(notes))
+    return Fitted(fitted, without(feed, fitted), tuple(notes))
 
 
 def renamed(feed: Feed, ours: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> tuple[Feed, tuple[str, ...]]:
@@ -49,9 +49,9 @@ def renamed(feed: Feed, ours: Sequence[TensorSpec], theirs: Sequence[TensorSpec]
     names, others = [spec.name for spec in ours], [spec.name for spec in theirs]
     if len(names) != len(others) or set(others) & ({*names} | set(feed)) or not set(names) <= set(feed):
         return feed, ()
-    by_position = {other: feed[name] for name, other in zip(names, others, strict=True)}
-    extras = {name: array for name, array in feed.items() if name not in names}
-    return {**extras, **by_position}, ("inputs have other names: they are fed by position",)
+    return under_names(feed, dict(zip(names, others, strict=True))), (
+        "inputs have other names: they are fed by position",
+    )
 
 
 def _require_names(feed: Feed, inputs: Sequence[TensorSpec], where: str) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from mpdeploy.graph.scope import all_nodes
+from mpdeploy.memory import free_memory
 
 ONNXRUNTIME, OPENVINO, RTX, TENSORRT = "onnxruntime", "openvino", "rtx", "tensorrt"
 TITLES = {
@@ -31,7 +32,6 @@ ANY = "any"
 _MICROSOFT = "com.microsoft"
 _PATIENCE = 300.0  # seconds for one model
 _ROOM = 4  # times its file that a model may take in memory while it is loaded
-_MEMORY = Path("/proc/meminfo")
 _END = 5.0
 
 
@@ -91,21 +91,13 @@ def _is_bound(model: ir.Model) -> bool:
 
 def _refusal(path: Path, runtime: str) -> Refusal | None:
     size = sum(file.stat().st_size for file in (path, *path.parent.glob(f"{path.name}.*.data")))
-    free = _free_memory()
+    free = free_memory()
     if size * _ROOM > free:
         return Refusal(runtime, f"{size / 1e9:.1f} GB of it want more than the {free / 1e9:.1f} GB free", asked=False)
     answer = _loader().ask(Question(str(path.absolute()), runtime))
     if isinstance(answer, Refusal):
         return answer
     return Refusal(runtime, answer.reason, lacks_kernel=answer.lacks_kernel) if answer.reason else None
-
-
-def _free_memory() -> float:
-    """Return the bytes that a new process may take; infinite where the system does not tell."""
-    with contextlib.suppress(OSError, StopIteration):
-        line = next(line for line in _MEMORY.read_text().splitlines() if line.startswith("MemAvailable"))
-        return float(line.split()[1]) * 1024
-    return float("inf")
 
 
 class _Loader:

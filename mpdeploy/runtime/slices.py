@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
+from mpdeploy.runtime.feeds import is_answer
+from mpdeploy.runtime.lazy import headers_of, rows
 from mpdeploy.runtime.runner import Feed, TensorSpec
 
 ROWS, BYTES = 256, 8 << 20  # the most that a slice holds
@@ -14,16 +14,18 @@ def slices(feed: Feed, inputs: Sequence[TensorSpec]) -> Iterator[tuple[int, Feed
 
     It can if every input's first axis is free, and all arrays, labels included, have the same length there.
     """
-    arrays = {name: np.asarray(array) for name, array in feed.items()}
-    lengths = {array.shape[0] if array.ndim else -1 for array in arrays.values()}
+    headers = headers_of(feed)
+    lengths = {header.length for header in headers.values()}
     free = all(spec.shape and not isinstance(spec.shape[0], int) for spec in inputs)
-    if len(lengths) != 1 or not free or (rows := lengths.pop()) <= 1:
+    count = lengths.pop() if len(lengths) == 1 and free else None
+    if count is None or count <= 1:
         yield 0, feed
         return
-    per_row = max(1, sum(array.nbytes for array in arrays.values()) // rows)
-    step = max(1, min(ROWS, BYTES // per_row))
-    if rows <= step:
+    fed = {spec.name for spec in inputs}
+    total = sum(header.nbytes for name, header in headers.items() if name in fed or is_answer(name))
+    step = max(1, min(ROWS, BYTES // max(1, total // count)))
+    if count <= step:
         yield 0, feed
         return
-    for start in range(0, rows, step):
-        yield start, {name: array[start : start + step] for name, array in arrays.items()}
+    for start in range(0, count, step):
+        yield start, rows(feed, start, start + step)

@@ -8,7 +8,7 @@ import numpy as np
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.classes import IGNORED
 from mpdeploy.numerics.ranking import class_count, class_labels
-from mpdeploy.runtime.feeds import LABELS, TARGETS
+from mpdeploy.runtime.feeds import LABELS, TARGETS, is_answer
 from mpdeploy.runtime.runner import Array
 
 _WAY_OUT = "or leave the right answers out with --ignore-labels"
@@ -44,7 +44,8 @@ def truth_in(extras: Mapping[str, Array], outputs: Mapping[str, Array], rows: in
     """
     targets: dict[str, Array] = {}
     labels: dict[str, Array] = {}
-    for key, array in extras.items():
+    for key in filter(is_answer, extras):
+        array = extras[key]
         if key == TARGETS or (key == LABELS and array.dtype.kind == "f" and not _are_classes(array, outputs)):
             name = _home(array, outputs)
             if name is None:
@@ -65,7 +66,7 @@ def truth_in(extras: Mapping[str, Array], outputs: Mapping[str, Array], rows: in
                     remedy=f"name an output and give its shape, {_WAY_OUT}",
                 )
             targets[name] = array.reshape(outputs[name].shape)
-        elif key == LABELS:
+        else:
             labels = _labels(array, outputs, rows, where)
     return Truth(labels, targets)
 

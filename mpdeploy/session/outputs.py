@@ -10,8 +10,9 @@ import numpy as np
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_folder, atomic_path
 from mpdeploy.runtime.apart import require_apart
-from mpdeploy.runtime.feeds import Feeds, save_npz
+from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.fit import fit
+from mpdeploy.runtime.npz import save_npz
 from mpdeploy.runtime.runner import Array, Execution, Runner
 
 Store = Callable[[str, dict[str, Array]], None]

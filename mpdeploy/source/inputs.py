@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mpdeploy.errors import UsageError
-from mpdeploy.runtime.feeds import LABELS, TARGETS, Feeds
+from mpdeploy.runtime.feeds import Feeds, is_answer
 from mpdeploy.runtime.runner import Array
 from mpdeploy.train.specs import TensorSpec
 
@@ -129,22 +129,18 @@ def _names_in(module: Any, data: Feeds, where: str) -> list[str]:
     parameters = _parameters(module)
     first = next(iter(data))
     taken = {p.name for p in parameters}
-    held = {name: array for name, array in first.items() if name in taken or not _is_answer(name)}
+    held = [name for name in first if name in taken or not is_answer(name)]
     named = [p.name for p in parameters if p.name in held]
     lacking = [p.name for p in parameters if p.default is p.empty and p.name not in held]
     if named and not lacking:
         return named
     if len(held) == 1 and len(lacking) <= 1:
-        return list(held)
+        return held
     raise UsageError(
         f"the data holds {', '.join(sorted(held))}, the model takes {', '.join(p.name for p in parameters) or '?'}",
         where=where,
         remedy="name the inputs in the model's order, as in --input image:batch,3,224,224",
     )
-
-
-def _is_answer(name: str) -> bool:
-    return name in (LABELS, TARGETS) or name.startswith(f"{TARGETS}.")
 
 
 def _specs_from(names: list[str], data: Feeds) -> tuple[TensorSpec, ...]:

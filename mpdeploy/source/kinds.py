@@ -3,9 +3,9 @@
 from enum import Enum
 from pathlib import Path
 
+from mpdeploy.archive import check_archive, is_archive
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
-from mpdeploy.source.archive import check_archive, is_archive
 
 
 class Kind(Enum):

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
+from mpdeploy.archive import is_archive, opened
 from mpdeploy.errors import UsageError
-from mpdeploy.source.archive import is_archive, opened
 
 _STRINGS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "UNICODE", "BINUNICODE8", "SHORT_BINSTRING", "BINSTRING"})
 _LONGEST = 1 << 24  # bytes; no name and no plain value in a model file is longer

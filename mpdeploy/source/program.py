@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from mpdeploy.archive import check_archive, opened
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.source.adapter import adapt
-from mpdeploy.source.archive import check_archive, opened
 from mpdeploy.source.inputs import Inputs, examples_in, parse_input
 from mpdeploy.source.loaded import LoadedModule
 from mpdeploy.source.pickles import globals_of
@@ -144,6 +144,8 @@ def _faults(archive: zipfile.ZipFile, names: tuple[str, ...]) -> Iterator[str]:
 
 def _pickled(content: bytes, name: str) -> Iterator[str]:
     wanted: list[str] = []
+    if content.startswith(b"PK"):
+        check_archive(io.BytesIO(content), name)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as inner:
             for entry in inner.namelist():

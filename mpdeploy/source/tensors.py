@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from mpdeploy.archive import check_archive, is_archive
 from mpdeploy.documents import parse_json
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.files import readable_file
 from mpdeploy.runtime.plugins import importing_from
-from mpdeploy.source.archive import check_archive, is_archive
 from mpdeploy.source.pickles import NOTED, wanted_globals
 
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit

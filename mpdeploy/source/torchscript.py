@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from mpdeploy.archive import check_archive, opened
 from mpdeploy.errors import ModelError, UsageError
-from mpdeploy.source.archive import check_archive, opened
 from mpdeploy.source.operators import REACHING, forbidden_operator
 from mpdeploy.source.pickles import globals_of, require_sound
 from mpdeploy.source.silence import silence

@@ -10,6 +10,7 @@ import torch
 
 from mpdeploy import records
 from mpdeploy.amp.dtypes import is_low
+from mpdeploy.archive import check_archive, is_archive
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.files import atomic_path, readable_file
 from mpdeploy.numerics.telemetry import ModuleRange
@@ -110,6 +111,8 @@ def load_tensors(path: Path, what: str) -> object:
     Raises as ``load_checkpoint`` does.
     """
     readable_file(path, what)
+    if is_archive(path):
+        check_archive(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of foreign kinds of file; they are refused below

@@ -129,7 +129,7 @@ g (string[N] file, bfloat16[N] b) => (string[N] allow_pickle, bfloat16[N] c) {
 
 def test_outputs_of_any_name_and_type_are_written(tmp_path):
     """Texts, BF16, and the names that numpy.savez keeps for itself."""
-    from mpdeploy.runtime.feeds import read_npz, save_npz
+    from mpdeploy.runtime.npz import read_npz, save_npz
 
     path = tmp_path / "texts.onnx"
     path.write_bytes(onnx.parser.parse_model(TEXTS).SerializeToString())

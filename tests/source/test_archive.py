@@ -4,14 +4,19 @@ import io
 import stat
 import struct
 import time
+import tracemalloc
 import zipfile
 
+import numpy as np
 import pytest
+import torch
 from torch._C import PyTorchFileReader
 
+from mpdeploy import archive as archives
+from mpdeploy.archive import MAX_RATIO, check_archive
 from mpdeploy.errors import UsageError
-from mpdeploy.source.archive import MAX_RATIO, check_archive
 from mpdeploy.source.kinds import kind_of
+from mpdeploy.source.program import load_program
 
 VERSION = ("m/version", b"3")  # torch reads no archive without
 
@@ -122,6 +127,40 @@ def test_bombs_are_not_unpacked(tmp_path):
     path = archive(tmp_path / "a.zip", ("m/data/0", bytes(MAX_RATIO * 5000)), compression=zipfile.ZIP_DEFLATED)
     with pytest.raises(UsageError, match="would grow from"):
         check_archive(path)
+
+
+@pytest.mark.parametrize("command", ["inspect", "export", "run"])
+def test_no_command_unpacks_a_bomb(tmp_path, cli, command):
+    torch.save({"record": torch.zeros(64 << 20, dtype=torch.uint8)}, tmp_path / "whole.pt")
+    with zipfile.ZipFile(tmp_path / "whole.pt") as whole:
+        entries = [(name, whole.read(name)) for name in whole.namelist()]
+    path = archive(tmp_path / "bomb.pt", *entries, compression=zipfile.ZIP_DEFLATED)
+    del entries
+    np.savez(tmp_path / "data.npz", x=np.zeros(1))
+    words = {"inspect": (), "export": ("-o", tmp_path / "out"), "run": ("--data", tmp_path / "data.npz")}
+    tracemalloc.start()
+    done = cli(command, path, *words[command])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert done.code == 2
+    assert "would grow from" in done.err
+    assert peak < 48 << 20
+
+
+def test_an_archive_that_would_not_fit_into_memory_is_not_unpacked(tmp_path, monkeypatch):
+    path = archive(tmp_path / "a.zip", ("m/data/0", bytes(range(256)) * 400), compression=zipfile.ZIP_DEFLATED)
+    assert check_archive(path) == ("m/data/0",)
+    monkeypatch.setattr(archives, "free_memory", lambda: 100_000)
+    with pytest.raises(UsageError, match="not fit into memory"):
+        check_archive(path)
+
+
+def test_a_bomb_inside_a_program_is_not_unpacked(tmp_path):
+    inner = archive(tmp_path / "inner.pt", ("m/data/0", bytes(MAX_RATIO * 5000)), compression=zipfile.ZIP_DEFLATED)
+    content = inner.read_bytes()
+    path = archive(tmp_path / "a.pt2", ("a/archive_format", b"pt2"), ("a/data/sample_inputs/model.pt", content))
+    with pytest.raises(UsageError, match=r"would grow from.*sample_inputs/model\.pt"):
+        load_program(path)
 
 
 def directory_entry(content: bytes, name: bytes) -> int:

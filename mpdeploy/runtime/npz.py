@@ -1,0 +1,164 @@
+"""``.npz`` files: judged by what they declare before any number is read, and read array by array.
+
+The format: a zip archive of ``.npy`` entries, each a header in Python's notation and the numbers behind it
+(numpy.lib.format).
+"""
+
+import ast
+import contextlib
+import math
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from mpdeploy.archive import DAMAGE, opened, sound_entries
+from mpdeploy.errors import UsageError
+from mpdeploy.files import readable_file
+from mpdeploy.memory import free_memory
+from mpdeploy.runtime.lazy import Header, LazyFeed
+from mpdeploy.runtime.runner import Array
+
+_MAGIC = b"\x93NUMPY"
+_LENGTH_BYTES: dict[tuple[int, ...], int] = {
+    (1, 0): 2,
+    (2, 0): 4,
+    (3, 0): 4,
+}  # by version: how long the number is that says the header's length
+_LONGEST_HEADER = 10_000  # bytes; numpy's own limit for files that it does not trust
+_LARGEST_RANK = 64  # numpy's limit
+_LARGEST = 1 << 62  # bytes; what numpy can count
+_MOST_ARRAYS = 1 << 16
+_ROOM = 2  # times an array must fit into memory: itself, and a copy in the type that the model takes
+_CHUNK = 1 << 20
+_REMEDY = "write it with numpy.savez, arrays of numbers only"
+
+
+def read_npz(path: Path) -> LazyFeed:
+    """Return the arrays of an ``.npz`` file by name, each read when it is first asked for; nothing is unpickled.
+
+    Raises ``UsageError`` that names file and array if the file is none, is damaged, or holds an array that is no plain
+    one or declares more than is there; and, once it is asked for, an array that does not fit into memory.
+    """
+    readable_file(path, "data file")
+    with path.open("rb") as stream:
+        if stream.read(len(_MAGIC)) == _MAGIC:
+            raise UsageError(
+                "the data is a single array without a name",
+                where=str(path),
+                remedy="save it with numpy.savez(FILE, INPUT_NAME=array)",
+            )
+    with _archive(path) as archive:
+        entries = sound_entries(archive, str(path))
+        if len(entries) > _MOST_ARRAYS:
+            raise UsageError(f"the data holds {len(entries):,} arrays", where=str(path), remedy=_REMEDY)
+        headers: dict[str, Header] = {}
+        for entry in entries:
+            name = entry.filename.removesuffix(".npy")
+            if name in headers:
+                raise UsageError(f"the data holds '{name}' twice", where=str(path), remedy=_REMEDY)
+            with _stream_of(archive, entry, path) as stream:
+                headers[name], _ = _header(stream, entry, path)
+    return LazyFeed(headers, lambda name: _read(path, name))
+
+
+def save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays under any names, so that ``read_npz`` and ``numpy.load`` return them.
+
+    Texts are stored in numpy's own type for them.  BF16, of which numpy's files forget the name, is stored as its
+    bits (``V2``), and is BF16 again where it feeds a model.
+    """
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:  # numpy.savez refuses an array called "file"
+        for name in arrays:
+            array = np.asanyarray(arrays[name])
+            plain = array.astype(str) if array.dtype.kind == "O" else array
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, plain, allow_pickle=False)
+
+
+def _archive(path: Path) -> contextlib.AbstractContextManager[zipfile.ZipFile]:
+    return opened(path, what="the data cannot be read: not an .npz file, or a damaged one", remedy=_REMEDY)
+
+
+@contextlib.contextmanager
+def _stream_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with archive.open(entry) as stream:
+            yield stream
+    except DAMAGE as error:
+        raise _refused(entry.filename.removesuffix(".npy"), path, "is damaged") from error
+
+
+def _read(path: Path, name: str) -> Array:
+    """Read one array; what was judged is judged again, for the file may have changed meanwhile."""
+    with _archive(path) as archive:
+        entry = next((e for e in sound_entries(archive, str(path)) if e.filename.removesuffix(".npy") == name), None)
+        if entry is None:
+            raise _refused(name, path, "is not there any more")
+        with _stream_of(archive, entry, path) as stream:
+            header, fortran = _header(stream, entry, path)
+            size = header.nbytes
+            if size * _ROOM > free_memory():
+                raise _refused(name, path, f"takes {size:,} bytes, which do not fit into memory", "store it in parts")
+            numbers = _numbers(stream, size)
+    array = numbers.view(header.dtype)
+    return array.reshape(header.shape[::-1]).T if fortran else array.reshape(header.shape)
+
+
+def _numbers(stream: IO[bytes], size: int) -> Array:
+    content = np.empty(size, np.uint8)
+    done = 0
+    while chunk := stream.read(_CHUNK):  # to the end: only then its checksum is compared
+        content[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        done += len(chunk)
+    if done != size:
+        raise EOFError
+    return content
+
+
+def _header(stream: IO[bytes], entry: zipfile.ZipInfo, path: Path) -> tuple[Header, bool]:
+    """Read what an entry says of its array, and whether its first axis is the innermost one (as in Fortran)."""
+    name = entry.filename.removesuffix(".npy")
+    start = stream.read(len(_MAGIC) + 2)
+    if start[: len(_MAGIC)] != _MAGIC:
+        raise _refused(name, path, "is no array")
+    version = tuple(start[len(_MAGIC) :])
+    if version not in _LENGTH_BYTES:
+        raise _refused(name, path, f"is in a version of the format that there is not ({'.'.join(map(str, version))})")
+    width = _LENGTH_BYTES[version]
+    length = int.from_bytes(stream.read(width), "little")
+    text = stream.read(min(length, _LONGEST_HEADER))
+    if len(text) < length:
+        raise _refused(name, path, "has a header that is too long, or cut short")
+    try:
+        dtype, shape, fortran = _parsed(text.decode("utf-8" if version == (3, 0) else "latin-1"))
+    except Exception as error:  # numpy's reader of types fails in many ways
+        raise _refused(name, path, "has a damaged header") from error
+    if dtype.hasobject:
+        raise _refused(name, path, "holds Python objects")
+    header = Header(shape, dtype)
+    held = entry.file_size - len(_MAGIC) - 2 - width - length
+    if header.nbytes != held:
+        raise _refused(name, path, f"declares {header.nbytes:,} bytes and holds {held:,}")
+    return header, fortran
+
+
+def _parsed(text: str) -> tuple["np.dtype[Any]", tuple[int, ...], bool]:
+    """Return type, shape, and order; raise whatever comes to it for a header that is none."""
+    said = ast.literal_eval(text.strip())
+    shape, fortran = said["shape"], said["fortran_order"]
+    dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(said["descr"])
+    counts = type(shape) is tuple and all(type(size) is int and size >= 0 for size in shape)
+    if set(said) != {"descr", "fortran_order", "shape"} or not counts or type(fortran) is not bool:
+        raise ValueError(text)
+    if len(shape) > _LARGEST_RANK or not dtype.itemsize:
+        raise ValueError(text)
+    if math.prod(size for size in shape if size) * dtype.itemsize > _LARGEST:  # numpy counts so, even of empty arrays
+        raise ValueError(text)
+    return dtype, shape, fortran
+
+
+def _refused(name: str, path: Path, reason: str, remedy: str = _REMEDY) -> UsageError:
+    return UsageError(f"the array '{name}' {reason}", where=str(path), remedy=remedy)
