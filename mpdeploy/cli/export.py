@@ -66,6 +66,10 @@ def command(
     report.html, report.json and manifest.json.  Exit code 1 if a model's drift is over budget; everything is kept
     for looking.
     """
+    from mpdeploy.source.missing import require_complete
+
+    require_complete(model, given, with_data=data is not None)  # before torch is imported
+
     from mpdeploy import pipeline
     from mpdeploy.numerics.budget import parse_budget
     from mpdeploy.numerics.formats import Format

@@ -101,9 +101,13 @@ def open_runner(
 
 
 def _open_torch(path: Path, given: "Given | None", data: "Feeds | None") -> Runner:
+    from mpdeploy.source.given import NOTHING
+    from mpdeploy.source.missing import require_complete
+
+    require_complete(path, given or NOTHING, with_data=data is not None)  # before torch is imported
+
     from mpdeploy.runtime.runner import TensorSpec
     from mpdeploy.runtime.torch_module import TorchModuleRunner
-    from mpdeploy.source.given import NOTHING
     from mpdeploy.source.opening import open_source
 
     loaded = open_source(path, given or NOTHING, data)

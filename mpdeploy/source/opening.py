@@ -10,6 +10,7 @@ from torch import nn
 from mpdeploy.errors import UsageError
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.source.adapter import adapt
+from mpdeploy.source.entries import EMA, MODEL, choose
 from mpdeploy.source.factory import build_module
 from mpdeploy.source.fitting import fit_weights
 from mpdeploy.source.given import Given
@@ -19,11 +20,12 @@ from mpdeploy.source.inputs import Inputs, find_inputs
 from mpdeploy.source.kinds import Kind, kind_of
 from mpdeploy.source.loaded import LoadedModule
 from mpdeploy.source.loading import load_module, load_state
+from mpdeploy.source.missing import require_complete
 from mpdeploy.source.program import open_program
 from mpdeploy.source.tensors import read_safetensors, read_torch
 from mpdeploy.source.torchscript import load_torchscript
 from mpdeploy.source.ultralytics import switch_to_export
-from mpdeploy.source.weights import EMA, MODEL, choose, notes_on, pick_weights
+from mpdeploy.source.weights import notes_on, pick_weights
 
 _OURS = {"record", "weights", "examples"}
 _STATE = {"record", "state"}
@@ -84,6 +86,7 @@ def _fixed_outputs(where: str) -> UsageError:
 
 
 def _from_weights(content: object, given: Given, data: Feeds | None, where: str) -> LoadedModule:
+    require_complete(Path(where), given, with_data=data is not None)
     picked = pick_weights(content, given.weights, where)
     if given.factory is None:
         names, folder = ", ".join(list(picked.weights)[:3]), Path(where).parent
