@@ -5,7 +5,8 @@
     python scripts/fuzz_graphs.py --only 17 --keep DIR   # one graph again, its files kept
 
 Of each result: it is a valid model with the inputs and outputs of its source, and another conversion leaves it as it
-is.  With data, nothing becomes NaN or infinite under true rounding, and what drifts over the default budget is said.  Exit code 1 if anything else happens; the graph is saved then.
+is.  With data, nothing becomes NaN or infinite under true rounding, and what drifts over the default
+budget is said.  Exit code 1 if anything else happens; the graph is saved then.
 """
 
 import shutil
