@@ -147,7 +147,7 @@ FAILURES = {
     "folder for an output": (convert("net.onnx", "."), 2, "existing folder"),
     "unwritable output": (convert("net.onnx", "/proc/low.onnx"), 2, "cannot write the output"),
     "unwritable report": ((*verify("net.onnx", "net.onnx"), "--report", "net.onnx/r"), 2, "cannot write the output"),
-    "budget that is none": ((*verify("net.onnx", "net.onnx"), "--budget", "good"), 2, "'good' is no limit"),
+    "budget that is none": ((*verify("net.onnx", "net.onnx"), "--budget", "good"), 2, "'good' is not a limit"),
     "missing data": (verify("net.onnx", "net.onnx", data="none.npz"), 2, "data file not found [none.npz]"),
     "data of another shape": (verify("net.onnx", "net.onnx", data="shape.npz"), 2, "dimension 1 of input 'x' is 3"),
     "invalid model": (convert("invalid.onnx"), 3, "MatMull"),

@@ -17,7 +17,7 @@ _OWN = frozenset({MANIFEST, DIGEST, SIGNATURE})
 def check_bundle(folder: Path, key: Path | None = None) -> Manifest:
     """Return the manifest of an untouched bundle; with ``key`` (an ed25519 public key) its signature must hold, too.
 
-    Raises ``UsageError`` if the folder is no bundle, ``VerificationFailed`` that names what changed.  Without a
+    Raises ``UsageError`` if the folder is not a bundle, ``VerificationFailed`` that names what changed.  Without a
     key a forger who rewrites manifest and digest stays unseen: hashes find damage, signatures find forgery.
     """
     path = folder / MANIFEST
@@ -91,5 +91,5 @@ def _read(path: Path) -> bytes | None:
 
 def _changed(what: str, folder: Path) -> VerificationFailed:
     return VerificationFailed(
-        f"the bundle changed since it was packed: {what}", where=str(folder), remedy="get the bundle anew"
+        f"the bundle changed since it was packed: {what}", where=str(folder), remedy="get the bundle again"
     )

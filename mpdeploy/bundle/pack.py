@@ -75,7 +75,7 @@ class _Files:
         """Copy a file to its place; return its path inside."""
         inside = f"{FOLDERS[role]}/{path.name}"
         if not is_inside(inside):
-            raise UsageError("a file of this name cannot go into a bundle", where=str(path), remedy="rename it")
+            raise UsageError("a bundle cannot hold a file of this name", where=str(path), remedy="rename it")
         # Names that differ in case alone are one file on some file systems.
         there = next((known for known in self.roles if known.casefold() == inside.casefold()), None)
         if there is not None:
@@ -108,7 +108,9 @@ def pack(source: Path, output: Path, packing: Packing) -> Manifest:
     after = None if packing.serving is None else packing.serving.after
     require_apart((), folders=(output,), others=(packing.sample, packing.key, after, *packing.licences))
     if output.is_dir() and any(output.iterdir()) and not is_bundle(output):
-        raise UsageError("the folder would be replaced, and is no bundle", where=str(output), remedy="name a new one")
+        raise UsageError(
+            "the folder would be replaced, and is not a bundle", where=str(output), remedy="name a new one"
+        )
     contents = gather(source)
     with atomic_folder(output) as folder:
         files = _Files(folder)

@@ -37,7 +37,7 @@ def check(content: bytes, signature: str, key: Path, where: str) -> None:
         raise VerificationFailed(
             "the signature is not that of this manifest by this key",
             where=where,
-            remedy="get the bundle anew from its maker, or check the key",
+            remedy="get the bundle again from its maker, or check the key",
         ) from error
 
 

@@ -241,7 +241,7 @@ def _copy(bundle: Path, folder: Path) -> None:
             continue
         state = path.lstat()
         if not stat.S_ISREG(state.st_mode):
-            raise UsageError("only files can be taken into the store", where=str(path), remedy="get the bundle anew")
+            raise UsageError("only files can be taken into the store", where=str(path), remedy="get the bundle again")
         there = copied.setdefault((state.st_dev, state.st_ino), target)
         if there is target or not _linked(there, target):
             shutil.copyfile(path, target)
@@ -266,7 +266,7 @@ def _require_release(manifest: Manifest, version: str, where: Path) -> None:
         raise VerificationFailed(
             f"the bundle was version {version} when it was checked, and is {manifest.version} now",
             where=str(where),
-            remedy="get the bundle anew, and see who changes it",
+            remedy="get the bundle again, and see who changes it",
         )
     _require_pass(manifest, where)
 

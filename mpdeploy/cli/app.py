@@ -106,7 +106,7 @@ def _fault_of(error: BaseException) -> MpdeployError:
     elif isinstance(error, MemoryError):
         fault = UsageError(f"there is not enough memory: {error}".rstrip(": "), remedy="take smaller sizes")
     elif isinstance(error, RecursionError):
-        fault = UsageError("what was read is nested too deeply", remedy="have a look at where it comes from")
+        fault = UsageError("what was read is nested too deeply", remedy="check where the file comes from")
     else:
         remedy = "this is a fault of mpdeploy; --debug shows the traceback"
         fault = InternalError(f"{type(error).__name__}: {error}", remedy=remedy)

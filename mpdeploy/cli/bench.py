@@ -47,10 +47,14 @@ def _seconds(context: click.Context, option: click.Parameter, value: float) -> f
     type=click.IntRange(min=1),
     help="Batch size; may be repeated  [default: that of the first model if it is fixed, else 1].",
 )
-@click.option("--dim", multiple=True, metavar="NAME=SIZE", help="Size of another open axis of made-up inputs.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each contestant.")
-@click.option("--seconds", type=float, callback=_seconds, default=1.0, show_default=True, help="Length of a turn.")
-@click.option("--warmup", type=float, callback=_seconds, default=1.0, show_default=True, help="Seconds ahead of them.")
+@click.option("--dim", multiple=True, metavar="NAME=SIZE", help="Size of another dynamic axis of made-up inputs.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="How many times each model is timed."
+)
+@click.option("--seconds", type=float, callback=_seconds, default=1.0, show_default=True, help="Seconds per turn.")
+@click.option(
+    "--warmup", type=float, callback=_seconds, default=1.0, show_default=True, help="Seconds of warm-up before them."
+)
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads  [default: one per core].")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Write bench.html, .svg and .json here.")
 @torch_options

@@ -71,7 +71,7 @@ def _precision_flag(name: str) -> click.Option:
 )
 @click.option("--data", metavar="D", help="Shape ranges from FILE.npz, a folder of them, or module.py:callable.")
 @click.option("--drift", type=click.Path(path_type=Path), help="The model's drift report, for the record.")
-@click.option("--timing-cache", metavar="FILE", help="Measured kernels to read and add to (tensorrt only).")
+@click.option("--timing-cache", metavar="FILE", help="A file of kernel timings to read and extend (tensorrt only).")
 @click.option(
     "--cache",
     type=click.Path(path_type=Path),
@@ -83,7 +83,7 @@ def _precision_flag(name: str) -> click.Option:
     "--rebuilds",
     type=click.IntRange(min=1),
     default=1,
-    help="Builds; counts how many engines differ.",
+    help="Build this many times and count how many engines differ.",
 )
 @result_options
 def command(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--keep-fp32", multiple=True, metavar="NODE_GLOB", help="Keep these nodes in FP32.")
 @click.option("--op-fp32", multiple=True, metavar="OP", help="Keep all operators of this type in FP32.")
-@click.option("--low-io", is_flag=True, help="Inputs and outputs in the low format, too.")
+@click.option("--low-io", is_flag=True, help="Give inputs and outputs the low format, too.")
 @click.option(
     "--target",
     type=click.Choice(["any", "tensorrt", "rtx", "openvino", "onnxruntime"]),

@@ -30,7 +30,7 @@ class DoctorReport:
 def command() -> Outcome:
     """Say which runtimes, formats and engine back ends work here, and what to install for the others.
 
-    Each one really computes a tiny model.  The exit code is 0 unless something that mpdeploy requires is broken (4).
+    Each of them computes a tiny model.  The exit code is 0 unless something that mpdeploy requires is broken (4).
     """
     from mpdeploy import __version__
 

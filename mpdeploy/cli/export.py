@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Build an engine.",
 )
-@click.option("--ignore-labels", is_flag=True, help="Do not read the right answers in the data.")
+@click.option("--ignore-labels", is_flag=True, help="Ignore the labels and targets in the data.")
 @torch_options
 @result_options
 def command(
@@ -60,7 +60,7 @@ def command(
     ignore_labels: bool,
     given: "Given",
 ) -> Outcome:
-    """Take MODEL the whole road, whatever form it has.
+    """Export MODEL, in whatever form it comes, to verified FP16 or BF16 ONNX.
 
     Writes model.onnx (FP32, held against torch), the converted models with their plans, the engine if asked for,
     report.html, report.json and manifest.json.  Exit code 1 if a model's drift is over budget; everything is kept

@@ -32,7 +32,7 @@ _SHOWN = 5
 def command(file: Path, node: str | None, other: Path | None) -> Outcome:
     """Explain FILE: an ONNX model, a plan, an engine or its sidecar, a report, a manifest, or a checkpoint.
 
-    Of a converted model the plan beside it tells which operators are FP32, and why.
+    For a converted model, the plan beside it tells which operators are FP32, and why.
     """
     readable_file(file, "file")
     if other is not None or node is not None:

@@ -75,7 +75,7 @@ def _deliver(outcome: Outcome, *, as_json: bool) -> None:
     except OSError as error:
         drop_output()
         raise UsageError(
-            f"the work is done, but standard output takes no more of the result: {error.strerror}",
+            f"the work is done, but the result could not be written to standard output: {error.strerror}",
             remedy="make room, or send it elsewhere",
         ) from error
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     "`mpdeploy pipeline --example` shows all keys.",
 )
 @click.argument("deployment", metavar="DEPLOY.toml", type=click.Path(path_type=Path), required=False)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The folder, in the place of the file's own.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write here instead of the folder named in the file."
+)
 @click.option("--example", is_flag=True, help="Print a file with all keys and stop.")
 @result_options
 def command(deployment: Path | None, output: Path | None, example: bool) -> Outcome:

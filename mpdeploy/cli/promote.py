@@ -16,7 +16,7 @@ from mpdeploy.cli.user import user_name
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--store", required=True, type=click.Path(path_type=Path), help="The folder that holds the releases.")
 @click.option("--why", required=True, help="The reason, for the history.")
-@click.option("--who", default=user_name, show_default="the user", help="Who decides.")
+@click.option("--who", default=user_name, show_default="the user", help="Who made the decision.")
 @click.option(
     "--key",
     type=click.Path(path_type=Path),
@@ -24,7 +24,7 @@ from mpdeploy.cli.user import user_name
 )
 @result_options
 def command(bundle: Path, store: Path, why: str, who: str, key: Path | None) -> Outcome:
-    """Take BUNDLE into the store and make its version the current one.
+    """Add BUNDLE to the store and make its version the current one.
 
     Refused (exit code 1) if a byte of it changed or its verdict is not a pass.
     """

@@ -12,8 +12,8 @@ from mpdeploy.cli.user import user_name
 @click.command()
 @click.option("--store", required=True, type=click.Path(path_type=Path), help="The folder that holds the releases.")
 @click.option("--why", required=True, help="The reason, for the history.")
-@click.option("--to", default="", metavar="VERSION", help="Another version than the one before.")
-@click.option("--who", default=user_name, show_default="the user", help="Who decides.")
+@click.option("--to", default="", metavar="VERSION", help="A particular version instead of the previous one.")
+@click.option("--who", default=user_name, show_default="the user", help="Who made the decision.")
 @click.option(
     "--key",
     type=click.Path(path_type=Path),
@@ -21,7 +21,7 @@ from mpdeploy.cli.user import user_name
 )
 @result_options
 def command(store: Path, why: str, to: str, who: str, key: Path | None) -> Outcome:
-    """Make the version current that was so before the present one; its files are checked first."""
+    """Make the previous version current again, after checking its files."""
     from mpdeploy.bundle.store import Store
 
     entry = Store(store, key).rollback(who=who, why=why, to=to)

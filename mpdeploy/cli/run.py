@@ -23,7 +23,7 @@ _RUNTIMES = ("auto", "emulator", "onnxruntime", "openvino", "tensorrt", "torch")
 )
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--data", required=True, metavar="D", help="FILE.npz, a folder of them, or module.py:callable.")
-@click.option("--runtime", type=Word(_RUNTIMES), default="auto", show_default=True, help="What runs it.")
+@click.option("--runtime", type=Word(_RUNTIMES), default="auto", show_default=True, help="What runs the model.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="FILE.npz for one feed, else a folder.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads [default: one per core].")
 @torch_options

@@ -32,22 +32,24 @@ _SHOWN = 8  # nodes that are named on the terminal; the plan has all
 @click.option("--policy", help="The rules to start from: balanced (default), autocast, safe or fast.")
 @click.option("--keep-fp32", multiple=True, metavar="NODE_GLOB", help="Keep these nodes in FP32, whatever is found.")
 @click.option("--op-fp32", multiple=True, metavar="OP", help="Keep all operators of this type in FP32.")
-@click.option("--low-io", is_flag=True, help="Inputs and outputs in the low format, too.")
+@click.option("--low-io", is_flag=True, help="Give inputs and outputs the low format, too.")
 @click.option(
     "--target",
     type=click.Choice(["any", "tensorrt", "rtx", "openvino", "onnxruntime"]),
     help="What the model is for: whose limits count [default: any, what engines are built for].",
 )
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Judge detections or masks, as in verify.")
-@click.option("--metric", "metrics", multiple=True, metavar="M", help="Your own: module.py:callable.")
-@click.option("--ignore-labels", is_flag=True, help="Do not read the right answers in the data.")
+@click.option("--metric", "metrics", multiple=True, metavar="M", help="A metric of your own: module.py:callable.")
+@click.option("--ignore-labels", is_flag=True, help="Ignore the labels and targets in the data.")
 @click.option(
     "--settings",
     "named",
     type=click.Path(path_type=Path),
     help="As for verify [default: mpdeploy.toml, if here].",
 )
-@click.option("--trials", type=int, default=40, show_default=True, help="Lower so many plans at most from each start.")
+@click.option(
+    "--trials", type=int, default=40, show_default=True, help="The most plans to try from each starting point."
+)
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Write the found model's drift report here.")
 @result_options
 def command(

@@ -28,8 +28,10 @@ def torch_options(command: Callable[P, R]) -> Callable[P, R]:
 
 
 _OPTIONS = (
-    click.option("--recipe", help="A checkpoint's recipe, if it does not lie in ./models/."),
-    click.option("--model", "factory", metavar="FILE.py:FUNCTION", help="What builds the model of a state dict."),
+    click.option("--recipe", help="The recipe of a checkpoint, if it is not in ./models/."),
+    click.option(
+        "--model", "factory", metavar="FILE.py:FUNCTION", help="The function that builds the model for a state dict."
+    ),
     click.option(
         "--input",
         "inputs",
@@ -42,7 +44,7 @@ _OPTIONS = (
         "--ignore-weights",
         multiple=True,
         metavar="PATTERN",
-        help="Stored weights that the model need not have, as in 'loss.*'.",
+        help="Stored weights to ignore where the model lacks them, as in 'loss.*'.",
     ),
     click.option(
         "--keep-output", "outputs", multiple=True, metavar="NAME", help="Keep only this output; may be given again."

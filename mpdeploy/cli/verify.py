@@ -60,7 +60,7 @@ _FILE = click.Path(path_type=Path)
     metavar="TASK",
     help="detection:OUTPUT, detection:boxes=B,scores=S,classes=C, or masks:OUTPUT[@THRESHOLD].",
 )
-@click.option("--metric", "metrics", multiple=True, metavar="M", help="Your own: module.py:callable.")
+@click.option("--metric", "metrics", multiple=True, metavar="M", help="A metric of your own: module.py:callable.")
 @click.option("--runtime", type=Word(_RUNTIMES), default="auto", show_default=True, help="What runs the candidate.")
 @click.option(
     "--emulate",
@@ -68,7 +68,7 @@ _FILE = click.Path(path_type=Path)
     help="What if: round running totals of the candidate's low sums after every 128 (chunked) or 16 (half) terms, or "
     "operands of its FP32 matrix products to TF32 or FP8.",
 )
-@click.option("--ignore-labels", is_flag=True, help="Do not read the right answers in the data.")
+@click.option("--ignore-labels", is_flag=True, help="Ignore the labels and targets in the data.")
 @click.option(
     "--settings",
     "named",
@@ -76,7 +76,7 @@ _FILE = click.Path(path_type=Path)
     help="A TOML file with budget, tasks, metrics, baseline [default: mpdeploy.toml, if it is here].",
 )
 @click.option(
-    "--force", is_flag=True, help="Let a run pass that is no evidence, and a reference be coarser than the candidate."
+    "--force", is_flag=True, help="Accept a run that is no evidence, and a reference coarser than the candidate."
 )
 @click.option("--report", "folder", type=_FILE, help="Write report.html and report.json here.")
 @click.option("--junit", type=_FILE, help="Write JUnit XML for a CI server.")

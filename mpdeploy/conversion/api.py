@@ -189,7 +189,7 @@ def _refuse_beside_plan(policy: str | None, ranges: str | Path | None) -> None:
     for flag, given in (("--policy", policy), ("--ranges", ranges)):
         if given is not None:
             raise UsageError(
-                f"{flag} has no say where a plan is applied",
+                f"{flag} has no effect when a plan is applied",
                 where=str(given),
                 remedy=f"leave {flag} out, or plan anew without --plan",
             )

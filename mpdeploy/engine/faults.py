@@ -52,7 +52,7 @@ def parse_fault(errors: Iterable[Any], where: str) -> MpdeployError:
     """Return the fault that a parser's errors (``ParserError``s) amount to; the first one is the cause."""
     first = next(iter(errors), None)
     if first is None:
-        return BuildError("the parser refused the model without a word", where=where)
+        return BuildError("the parser refused the model without giving a reason", where=where)
     if first.code().name == _NOT_A_MODEL:
         return UsageError(
             "not an ONNX model, or one that is cut off", where=where, remedy="export or download it again"

@@ -59,7 +59,7 @@ def check_inspected(counts: dict[str, int], expected: ProductFormat, where: str)
         raise BuildError(
             f"the engine came out without {expected.value}: of its layers' outputs, {have}",
             where=where,
-            remedy="build it again with --opt-level 3 or more, and report it to the maker of TensorRT",
+            remedy="build it again with --opt-level 3 or more, and report it to NVIDIA",
         )
 
 

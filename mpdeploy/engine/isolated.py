@@ -156,7 +156,7 @@ class _Worker:
         remedy = (
             "give it more memory" if cause == "SIGKILL" else "keep more of it in FP32, or try another version of it"
         )
-        return BuildError(f"the builder died of the model ({cause}){last}", where=str(self.model), remedy=remedy)
+        return BuildError(f"the builder crashed on the model ({cause}){last}", where=str(self.model), remedy=remedy)
 
 
 def _start(connection: Connection, backend: str, model: Path, said: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -80,7 +80,8 @@ def check_fit(record: EngineRecord, toolkit: Toolkit, gpus: tuple[Gpu, ...], whe
     """
     if not _version_fits(record, toolkit.version):
         raise DependencyError(
-            f"the engine was built by {toolkit.flavour.title} {record.backend_version}, here is {toolkit.version}",
+            f"the engine was built by {toolkit.flavour.title} {record.backend_version}, "
+            f"this machine has {toolkit.version}",
             where=where,
             remedy=f"install that version, or {_BUILD_AGAIN}",
         )

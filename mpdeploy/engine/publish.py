@@ -22,7 +22,7 @@ def require_free(target: Path) -> None:
     sidecar = sidecar_of(target)
     if sidecar.is_file() and not _is_sidecar(sidecar):
         raise UsageError(
-            "the engine's sidecar would overwrite a file that is no sidecar",
+            "the engine's sidecar would overwrite a file that is not a sidecar",
             where=str(sidecar),
             remedy="name another output",
         )

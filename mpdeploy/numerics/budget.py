@@ -45,7 +45,7 @@ def parse_budget(text: str, origin: str = "as given") -> Budget:
 def _parse_limit(part: str, text: str) -> Limit | ScoreLimit:
     match = _LIMIT.match(part)
     if not match:
-        raise UsageError(f"'{part}' is no limit", where=text, remedy="write METRIC>=NUMBER or METRIC<=NUMBER")
+        raise UsageError(f"'{part}' is not a limit", where=text, remedy="write METRIC>=NUMBER or METRIC<=NUMBER")
     value = _number(match["value"], text)
     if match["metric"].startswith(SCORE_PREFIX):
         return ScoreLimit(match["metric"].removeprefix(SCORE_PREFIX), value, match["sign"] == ">=")
@@ -77,7 +77,7 @@ def _number(text: str, where: str) -> float:
     try:
         value = float(text.removesuffix("%")) / (100 if percent else 1)
     except ValueError:
-        raise UsageError(f"'{text}' is no number", where=where) from None
+        raise UsageError(f"'{text}' is not a number", where=where) from None
     if math.isnan(value):
         raise UsageError("nothing is within NaN", where=where, remedy="write a number")
     return value

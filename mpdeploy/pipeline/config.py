@@ -223,7 +223,7 @@ def _check_values(deployment: Deployment, fault: _Fault) -> None:
     ):
         for word in given or ():
             if word not in formats:
-                raise fault.at(keys, f"{word!r} is no low format", f"choose from {', '.join(formats)}")
+                raise fault.at(keys, f"{word!r} is not a low format", f"choose from {', '.join(formats)}")
     if not deployment.convert.precision:
         raise fault.at(["convert", "precision"], "at least one format is needed", 'as in ["fp16"]')
     if deployment.build:

@@ -123,7 +123,7 @@ def _header(stream: IO[bytes], entry: zipfile.ZipInfo, path: Path) -> tuple[Head
     name = entry.filename.removesuffix(".npy")
     start = stream.read(len(_MAGIC) + 2)
     if start[: len(_MAGIC)] != _MAGIC:
-        raise _refused(name, path, "is no array")
+        raise _refused(name, path, "is not an array")
     version = tuple(start[len(_MAGIC) :])
     if version not in _LENGTH_BYTES:
         raise _refused(name, path, f"is in a version of the format that there is not ({'.'.join(map(str, version))})")

@@ -45,7 +45,7 @@ def _require_axes(inputs: Sequence[TensorSpec], others: Collection[str], sizes: 
             )
         if name not in others:
             known = ", ".join(sorted(others)) or "none but the batch"
-            raise UsageError(f"there is no open axis {name!r}", where=f"--dim {name}", remedy=f"there are {known}")
+            raise UsageError(f"there is no dynamic axis {name!r}", where=f"--dim {name}", remedy=f"there are {known}")
 
 
 def _with_rows(spec: TensorSpec, array: Array, batch: int, others: Collection[str]) -> Array:

@@ -57,7 +57,9 @@ def kind_of(path: Path) -> Kind:
     if path.is_dir() and is_bundle(path):
         inside = sorted(file for home in ("models", "engines") for file in (path / home).glob("*.*"))
         known = ", ".join(str(file) for file in inside if file.suffix in (".onnx", *ENGINE_SUFFIXES))
-        raise UsageError("a bundle is no model", where=str(path), remedy=f"name a file in it: {known or 'it has none'}")
+        raise UsageError(
+            "a bundle is not a model", where=str(path), remedy=f"name a file in it: {known or 'it has none'}"
+        )
     if not path.is_dir() and (path.suffix in ENGINE_SUFFIXES or sidecar_of(path).is_file()):
         readable_file(path, "model")
         return Kind.ENGINE

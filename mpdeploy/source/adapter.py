@@ -61,7 +61,7 @@ def adapt(module: Any, inputs: Inputs, where: str, keep: Sequence[str] = ()) -> 
             raise ModelError(
                 f"forward() asks for a GPU: {type(error).__name__}: {error}",
                 where=where,
-                remedy="the export runs on the CPU: take the device from the inputs, in the place of .cuda()",
+                remedy="the export runs on the CPU: take the device from the inputs, instead of .cuda()",
             ) from error
         raise UsageError(
             f"the model fails on {shown}: {type(error).__name__}: {error}",

@@ -97,7 +97,7 @@ def _config(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError("the config is not JSON", where=str(path)) from error
     if not isinstance(config, dict):
-        raise UsageError("the config is no table", where=str(path))
+        raise UsageError("the config is not a table", where=str(path))
     pending: list[Any] = [config]
     while pending:  # models within models have configs of their own
         part = pending.pop()

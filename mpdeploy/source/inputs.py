@@ -57,7 +57,7 @@ def parse_input(word: str) -> tuple[TensorSpec, tuple[int, ...]]:
             sizes.append(int(size) if size else _LENGTH if place else _BATCH)
         else:
             raise UsageError(
-                f"{axis!r} is no axis in --input {word}",
+                f"{axis!r} is not an axis in --input {word}",
                 remedy="write NAME:SHAPE[:DTYPE] as in image:batch,3,224,224 or ids:batch,length=128:int64",
             )
     if ":" not in word:
@@ -197,7 +197,7 @@ def _invented(parsed: list[tuple[TensorSpec, tuple[int, ...]]]) -> dict[str, tor
         if math.prod(shape) > _LARGEST:
             raise UsageError(
                 f"--input {spec.name} would have {math.prod(shape):,} elements",
-                remedy="name an axis whose size may change, or give examples with --data",
+                remedy="name a dynamic axis, or give examples with --data",
             )
         found[spec.name] = torch.from_numpy(invented_array(replace(spec, shape=shape), seed=len(found)))
     return found

@@ -89,7 +89,9 @@ def _stand_ins() -> list[Any]:
 def _refused(path: Path) -> UsageError | ModelError:
     wanted = wanted_globals(path)
     if not wanted:
-        return UsageError("the file is damaged or no torch file", where=str(path), remedy="save or download it again")
+        return UsageError(
+            "the file is damaged or not a torch file", where=str(path), remedy="save or download it again"
+        )
     shown = ", ".join(wanted[:5]) + (f" and {len(wanted) - 5} more" if len(wanted) > 5 else "")
     return ModelError(
         f"the file asks for Python objects that could run code: {shown}",
@@ -144,7 +146,7 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
         except (ValueError, RecursionError) as error:
             raise _no_safetensors(path, "its header is not JSON") from error
         if not isinstance(header, dict):
-            raise _no_safetensors(path, "its header is no table")
+            raise _no_safetensors(path, "its header is not a table")
         header.pop("__metadata__", None)
         start = 8 + length
         places = {name: _place(name, entry, size - start, path) for name, entry in header.items()}

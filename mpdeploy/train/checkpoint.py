@@ -120,14 +120,14 @@ def load_tensors(path: Path, what: str) -> object:
     except pickle.UnpicklingError as error:
         wanted = _wanted_globals(path) or sorted(set(re.findall(r"GLOBAL (\w[\w.]+)", str(error))))
         if not wanted:
-            raise UsageError(f"the {what} is damaged or no torch file", where=str(path)) from error
+            raise UsageError(f"the {what} is damaged or not a torch file", where=str(path)) from error
         raise ModelError(
             f"the {what} asks for Python objects that could run code: {', '.join(wanted)}",
             where=str(path),
             remedy="save its state_dict() alone",
         ) from error
     except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        raise UsageError(f"the {what} is damaged or no torch file", where=str(path)) from error
+        raise UsageError(f"the {what} is damaged or not a torch file", where=str(path)) from error
 
 
 def _wanted_globals(path: Path) -> list[str]:

@@ -42,7 +42,7 @@ def load_baseline(path: Path, candidate: Format) -> DriftReport:
     try:
         document: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the baseline is no JSON document: {error}", where=str(path)) from None
+        raise UsageError(f"the baseline is not a JSON document: {error}", where=str(path)) from None
     for drift in _drifts_in(document, str(path)):
         report = records.from_json(DriftReport, json.dumps(drift).encode(), str(path))
         if report.candidate.coarsest is candidate:

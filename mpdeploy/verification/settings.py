@@ -79,7 +79,7 @@ def load_settings(path: Path) -> Settings:
     document, _ = read_toml(path, "settings file")
     table = document.get("verify", {})
     if not isinstance(table, dict):
-        raise UsageError("'verify' is no table", where=str(path), remedy="write [verify]")
+        raise UsageError("'verify' is not a table", where=str(path), remedy="write [verify]")
     unknown = sorted(set(table) - _KEYS)
     if unknown:
         raise UsageError(
@@ -106,12 +106,12 @@ def load_settings(path: Path) -> Settings:
 def _budget(value: Any, path: Path) -> Budget:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise UsageError("a budget is a text or a list of texts", where=str(path), remedy='write "cosine>=0.999"')
+        raise UsageError("a budget is a string or a list of strings", where=str(path), remedy='write "cosine>=0.999"')
     return parse_budget(",".join(texts), origin=f"from {path.name}")
 
 
 def _texts(table: dict[str, Any], key: str, path: Path) -> tuple[str, ...]:
     value = table.get(key, [])
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise UsageError(f"'{key}' is no list of texts", where=str(path))
+        raise UsageError(f"'{key}' is not a list of strings", where=str(path))
     return tuple(value)

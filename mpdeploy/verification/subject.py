@@ -59,7 +59,7 @@ class Subject:
             return self
         if self.origin is None or not self.origin.is_file():
             raise UsageError(
-                "the drift of layers needs two ONNX models",
+                "layer drift needs two ONNX models",
                 where=str(self.path),
                 remedy=f"put {self.origin}, which it was built from, back in its place" if self.origin else "export it",
             )

@@ -25,7 +25,7 @@ def parse_task(text: str) -> Scorer:
     """
     kind, colon, rest = text.partition(":")
     if not colon or not rest:
-        raise UsageError(f"'{text}' is no task", remedy=_USAGE)
+        raise UsageError(f"'{text}' is not a task", remedy=_USAGE)
     if kind == "masks":
         return _masks(rest, text)
     if kind != "detection":
@@ -43,7 +43,7 @@ def _masks(rest: str, text: str) -> Scorer:
     try:
         return MaskScorer(output, float(threshold or 0))
     except ValueError:
-        raise UsageError(f"'{threshold}' is no threshold", where=text, remedy=_USAGE) from None
+        raise UsageError(f"'{threshold}' is not a threshold", where=text, remedy=_USAGE) from None
 
 
 class DetectionScorer:

@@ -254,9 +254,9 @@ def test_a_lazy_module_without_shapes_is_refused(model):
 
 def test_other_things_than_precisions_are_refused():
     layer = nn.Linear(2, 2)
-    with pytest.raises(UsageError, match=r"torch\.bfloat16 is no precision; give a level"):
+    with pytest.raises(UsageError, match=r"torch\.bfloat16 is not a precision; give a level"):
         Engine(layer, sgd(layer), torch.bfloat16)
-    with pytest.raises(UsageError, match=r"'bf16' is no number format; use Format\.BF16"):
+    with pytest.raises(UsageError, match=r"'bf16' is not a number format; use Format\.BF16"):
         AmpConfig("bf16")
 
 

@@ -150,7 +150,7 @@ def test_only_a_bundle_is_replaced(export, tmp_path):
     pack(export, home, Packing("net"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("dear")
-    with pytest.raises(UsageError, match=r"would be replaced, and is no bundle .*other"):
+    with pytest.raises(UsageError, match=r"would be replaced, and is not a bundle .*other"):
         pack(export, tmp_path / "other", Packing("net"))
     assert (tmp_path / "other" / "letter.txt").read_text() == "dear"
     os.mkfifo(tmp_path / "pipe")

@@ -125,7 +125,7 @@ def test_a_checkpoint(cli, tmp_path):
         ("binary.bin", "not a file that inspect knows"),
         ("data.npz", "not a file that inspect knows"),
         ("text.onnx", "not an ONNX model"),
-        ("text.pt", "damaged or no torch file"),
+        ("text.pt", "damaged or not a torch file"),
         (".", "folder"),
     ],
 )

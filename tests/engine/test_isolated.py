@@ -103,7 +103,7 @@ def test_a_builder_that_dies_is_a_failed_build(layer, tmp_path):
         for child in set(children(os.getpid())).difference(others):
             os.kill(child, signal.SIGSEGV)
 
-    with pytest.raises(BuildError, match=r"the builder died of the model \(SIGSEGV\).*model\.onnx"):
+    with pytest.raises(BuildError, match=r"the builder crashed on the model \(SIGSEGV\).*model\.onnx"):
         build_engine(model, engine, progress=kill)
     assert engine.read_bytes() == b"the engine before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.engine", "model.onnx"]

@@ -68,7 +68,7 @@ def test_the_example_holds_every_key_and_is_valid(tmp_path):
         ("[verify]", "[verfy]", 11, "verfy: there is no such key .*did you mean verify"),
         ("seed = 3", 'seed = "3"', 6, "train.seed: expected `int`, got `str`"),
         ('["fp16", "bf16"]', '["fp16", 16]', 9, "convert.precision: expected `str`, got `int`"),
-        ('["fp16", "bf16"]', '["fp8"]', 9, "'fp8' is no low format .*choose from"),
+        ('["fp16", "bf16"]', '["fp8"]', 9, "'fp8' is not a low format .*choose from"),
         ('["fp16", "bf16"]', "[]", 9, "at least one format"),
         ('["fp16", "bf16"]', '["bf16"]', 15, "fp16 is not converted|'fp16' is not converted"),
         ("cosine>=0.999", "beauty>=1", 12, "verify.budget: unknown metric"),

@@ -87,8 +87,8 @@ def test_what_numpy_writes_is_read_as_numpy_reads_it(tmp_path):
         (entry(said((2_500_000_000,)), bytes(64)), "declares 10,000,000,000 bytes and holds 64"),
         (entry(said((3, 8)), bytes(64)), "declares 96 bytes and holds 64"),
         (entry(said((1, 8)), bytes(64)), "declares 32 bytes and holds 64"),
-        (entry(said(), bytes(64), magic=b"GARBAG"), "is no array"),
-        (b"", "is no array"),
+        (entry(said(), bytes(64), magic=b"GARBAG"), "is not an array"),
+        (b"", "is not an array"),
     ],
 )
 def test_a_header_that_lies_is_refused_by_file_and_array(tmp_path, content, says):

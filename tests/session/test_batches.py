@@ -50,7 +50,7 @@ def test_a_first_axis_that_is_another_axis_is_no_batch():
 
 
 def test_sizes_of_axes_that_are_none_or_the_batch():
-    with pytest.raises(UsageError, match=r"no open axis 'lenght'.*there are length"):
+    with pytest.raises(UsageError, match=r"no dynamic axis 'lenght'.*there are length"):
         feed_of_batch([IDS], 1, None, {"lenght": 7, "length": 7})
     with pytest.raises(UsageError, match=r"'N' counts the batch.*--batch"):
         feed_of_batch([X, IDS], 1, None, {"N": 7, "length": 7})

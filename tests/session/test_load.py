@@ -246,6 +246,6 @@ def test_a_bundle_names_its_models(product, tmp_path):
 
     home = product().parent
     pack(home, tmp_path / "bundle", Packing("net"))
-    with pytest.raises(UsageError, match=r"a bundle is no model .*name a file in it: .*bundle/models/fp32\.onnx"):
+    with pytest.raises(UsageError, match=r"a bundle is not a model .*name a file in it: .*bundle/models/fp32\.onnx"):
         mpdeploy.load(tmp_path / "bundle")
     assert mpdeploy.load(tmp_path / "bundle" / "models" / "fp32.onnx").inputs

@@ -134,7 +134,7 @@ def test_a_tar_of_torch_of_old(tmp_path, marker):
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
-    with pytest.raises(UsageError, match="no torch file"):
+    with pytest.raises(UsageError, match="not a torch file"):
         open_source(tmp_path / "model.pt", Given())
 
 

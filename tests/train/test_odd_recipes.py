@@ -74,7 +74,7 @@ def train(recipe, folder, settings=None, **options):
         ("clip_norm=5.0", "clip_norm=0", "clip_norm is 0 "),
         ("clip_norm=5.0", "ema_decay=2.0", r"ema_decay is 2\.0"),
         ("clip_norm=5.0", "level='fp16'", r"no precision level `fp16` \["),
-        ("clip_norm=5.0", "level=torch.bfloat16", r"torch\.bfloat16 is no precision"),
+        ("clip_norm=5.0", "level=torch.bfloat16", r"torch\.bfloat16 is not a precision"),
     ],
 )
 def test_a_mistake_is_told_with_the_recipe_and_the_remedy(mlp, tmp_path, old, new, says):

@@ -39,7 +39,7 @@ def test_limits_are_read_and_written_alike():
         ("top1>=99", "can never hold.*write 0.99"),
         ("cosine<=0.9", "bad result"),
         ("max_abs>=3", "bad result"),
-        ("cosine>=high", "'high' is no number"),
+        ("cosine>=high", "'high' is not a number"),
         ("cosine>=nan", "NaN"),
     ],
 )

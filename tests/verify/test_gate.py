@@ -133,7 +133,7 @@ def test_settings_in_a_file(tmp_path, mlp, data):
         ("[verify]\nbudget = 3", "a budget is a text"),
         ("[verify]\nbudget = 'beauty>=1'", "unknown metric"),
         ("[verify.fp16]\ntasks = []", "takes a budget and nothing else"),
-        ("[verify]\ntasks = 'x'", "no list of texts"),
+        ("[verify]\ntasks = 'x'", "not a list of strings"),
     ],
 )
 def test_wrong_settings_are_refused(tmp_path, text, says):

@@ -121,7 +121,7 @@ def test_masks_overlap():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("detection", "is no task"),
+        ("detection", "is not a task"),
         ("pose:x", "unknown task 'pose'"),
         ("detection:boxes=b", "needs boxes and scores"),
         ("detection:boxes=b,scores=s,size=x", "needs boxes and scores"),
