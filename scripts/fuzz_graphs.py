@@ -9,6 +9,7 @@ is.  With data, nothing becomes NaN or infinite under true rounding, and what dr
 budget is said.  Exit code 1 if anything else happens; the graph is saved then.
 """
 
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -50,24 +51,24 @@ def main(count: int, seed: int, only: int | None, keep: Path | None) -> None:
     counts: Counter[str] = Counter()
     faults: list[str] = []
     numbers = range(count) if only is None else [only]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):  # what is done is told
         for number in track(list(numbers), "converting"):
-            source = Path(folder) / "source.onnx"
-            model, feeds = grow((seed, number))
-            if not is_sound(model, feeds):
+            if not is_sound(*(made := grow((seed, number)))):
                 counts["invalid graph"] += 1
                 continue
-            onnx.save(model, source)
+            model, feeds = made
+            onnx.save(model, Path(folder) / "source.onnx")
             for precision in ("fp16", "bf16"):
                 with_data = (number % 2 == 0) == (precision == "fp16")
-                word, fault = outcome(source, Path(folder) / "low.onnx", precision, feeds, with_data=with_data)
+                word, fault = outcome(Path(folder), precision, feeds, with_data=with_data)
                 counts[word] += 1
+                if fault:
+                    faults.append(f"graph {number} {precision}{' with data' if with_data else ''}: {fault}")
+                    print(faults[-1], file=sys.stderr)
                 if fault or only is not None:
                     kept = keep / f"{seed}-{number}-{precision}{'-data' if with_data else ''}"
                     shutil.copytree(folder, kept, dirs_exist_ok=True)
                     np.savez(kept / "feed.npz", **feeds[0])
-                if fault:
-                    faults.append(f"graph {number} {precision}{' with data' if with_data else ''}: {fault}")
     for word, meaning in OUTCOMES.items():
         print(f"{counts[word]:6}  {meaning}")
     print(f"{len(faults):6}  faults", *faults, sep="\n  ")
@@ -86,8 +87,9 @@ def is_sound(model: onnx.ModelProto, feeds: tuple[Arrays, ...]) -> bool:
         return False
 
 
-def outcome(source: Path, low: Path, precision: str, feeds: tuple[Arrays, ...], *, with_data: bool) -> tuple[str, str]:
-    """Convert and verify; return a word of ``OUTCOMES`` and what is wrong, empty if nothing is."""
+def outcome(folder: Path, precision: str, feeds: tuple[Arrays, ...], *, with_data: bool) -> tuple[str, str]:
+    """Convert source.onnx in the folder to low.onnx, verify it; return a word of ``OUTCOMES`` and what is wrong."""
+    source, low = folder / "source.onnx", folder / "low.onnx"
     before = source.read_bytes()
     try:
         result = convert(source, low, precision=precision, data=list(feeds) if with_data else None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +11,18 @@ from mpdeploy.engine.monitor import Progress
 from mpdeploy.engine.network import Network
 from mpdeploy.engine.options import BuildOptions
 from mpdeploy.engine.target import Target
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a witness saw of a finished engine.
+
+    ``counts``: how many outputs of its layers are in each format, None without a GPU that loads it.  ``doubt`` says
+    why nothing was seen where there is such a GPU.
+    """
+
+    counts: dict[str, int] | None = None
+    doubt: str = ""
 
 
 class ParsedModel(Protocol):
@@ -50,5 +63,5 @@ class Backend(Protocol):
         end cannot take it: with a strongly typed parser that is a free check of the model's types.
         """
 
-    def inspect(self, engine: bytes, target: Target) -> dict[str, int] | None:
-        """Return how many outputs of the finished engine's layers are in each format; None without its GPU."""
+    def inspect(self, engine: bytes, target: Target) -> Inspection:
+        """Return what can be seen of the finished engine; raise ``BuildError`` if it is none that loads."""

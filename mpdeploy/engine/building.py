@@ -9,7 +9,7 @@ from mpdeploy.engine.backend import Backend, ParsedModel
 from mpdeploy.engine.backends import find_backend
 from mpdeploy.engine.cache import BuildCache, cache_key
 from mpdeploy.engine.gpu import find_gpus
-from mpdeploy.engine.inspector import check_inspected
+from mpdeploy.engine.inspector import doubt_of
 from mpdeploy.engine.loading import this_system
 from mpdeploy.engine.monitor import Progress
 from mpdeploy.engine.network import Network
@@ -92,8 +92,8 @@ def build_engine(
                 drift=summary,
                 reused=reused,
             )
-            if record.inspected is not None and expected is not None:
-                check_inspected(record.inspected, expected, str(source))
+            doubt = doubt_of(record.inspected or {}, expected)
+            record = replace(record, warnings=(*record.warnings, doubt) if doubt else record.warnings)
             if rebuilds > 1:
                 run = None if feeds is None or target.gpu is None else partial(_first_results, record, feeds)
                 record = replace(record, spread=measure_spread(scratch, partial(_build_again, job), rebuilds, run))
@@ -139,6 +139,7 @@ def _make(job: _Job, parsed: ParsedModel, path: Path, cache: Path | None) -> boo
 
 
 def _record(job: _Job, parsed: ParsedModel, engine: Path) -> EngineRecord:
+    seen = job.maker.inspect(engine.read_bytes(), job.target)
     return EngineRecord(
         tool_version=__version__,
         backend=job.maker.name,
@@ -152,8 +153,8 @@ def _record(job: _Job, parsed: ParsedModel, engine: Path) -> EngineRecord:
         inputs=parsed.network.inputs,
         outputs=parsed.network.outputs,
         census=parsed.network.census,
-        inspected=job.maker.inspect(engine.read_bytes(), job.target),
-        warnings=(*parsed.warnings(), *narrowed(parsed.network, job.model)),
+        inspected=seen.counts,
+        warnings=(*parsed.warnings(), *narrowed(parsed.network, job.model), *((seen.doubt,) if seen.doubt else ())),
     )
 
 

@@ -59,6 +59,11 @@ class Execution:
             self._require(done, "to run", inbox)
             return {port.name: self._result(port, outputs[port.name], inbox) for port in self._outputs}
 
+    def release(self) -> None:
+        """Let go of the context and the memory it points to; nothing runs any more."""
+        self._context = None
+        self._bound = []
+
     @property
     def on_host(self) -> frozenset[str]:
         """The inputs and outputs that TensorRT reads and writes in the CPU's memory."""
@@ -77,7 +82,10 @@ class Execution:
     def _select(self, profile: int, stream: int, inbox: Inbox) -> None:
         if profile == self._profile:
             return
-        done = self._context.set_optimization_profile_async(profile, stream)
+        try:
+            done = self._context.set_optimization_profile_async(profile, stream)
+        except RuntimeError as error:  # the bindings raise where their documentation promises False
+            raise self._fault(f"TensorRT refuses profile {profile}: {error}", inbox) from error
         self._require(done, f"profile {profile}", inbox)
         self._profile = profile
 

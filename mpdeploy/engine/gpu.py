@@ -4,6 +4,14 @@ import ctypes
 import sys
 from dataclasses import dataclass
 
+# CUresult
+_SUCCESS, _NO_DEVICE = 0, 100
+_FAULTS = {
+    35: "the driver is too old for the CUDA library here (error 35)",
+    802: "the system is not initialised yet (error 802): is the fabric manager running?",
+    803: "the driver's library does not go with the kernel's module (error 803): restart after an update",
+    804: "the driver is too old, and this GPU takes no compatibility package (error 804)",
+}
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute numbers
 
 
@@ -25,6 +33,15 @@ def find_gpus() -> tuple[Gpu, ...]:
     if driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return ()
     return tuple(_describe(driver, index) for index in range(count.value))
+
+
+def driver_fault() -> str:
+    """Return why the driver shows no GPU although it is there, in words; empty if it works or there is nothing."""
+    driver = _load_driver()
+    code = 0 if driver is None else int(driver.cuInit(0))
+    if code in (_SUCCESS, _NO_DEVICE):
+        return ""
+    return _FAULTS.get(code, f"the driver fails with error {code}")
 
 
 def _load_driver() -> ctypes.CDLL | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from mpdeploy.engine.messages import capture, logger_for
+from mpdeploy.engine.messages import Inbox, capture, constructed, logger_for
 from mpdeploy.engine.proof import ProductFormat
 from mpdeploy.engine.toolkit import Toolkit
 from mpdeploy.errors import BuildError
@@ -27,17 +27,23 @@ def inspect(toolkit: Toolkit, plan: bytes) -> dict[str, int]:
     """
     trt = toolkit.module
     with capture() as inbox:
-        runtime = trt.Runtime(logger_for(trt))
+        runtime = constructed(lambda: trt.Runtime(logger_for(trt)))
+        if runtime is None:
+            raise BuildError(f"{toolkit.title} cannot start: {_first(inbox)}", remedy="see 'mpdeploy doctor'")
         # It brings code for the CPU along where it is version-compatible; this one we have just built ourselves.
         runtime.engine_host_code_allowed = True
         engine = runtime.deserialize_cuda_engine(plan)
         if engine is None:
-            reason = (*inbox.errors(), "no reason given")[0]
             raise BuildError(
-                f"{toolkit.title} cannot load the engine that it built: {reason}", remedy="see 'mpdeploy doctor'"
+                f"{toolkit.title} cannot load the engine that it built: {_first(inbox)}",
+                remedy="see 'mpdeploy doctor'",
             )
         inspector = engine.create_engine_inspector()
         return formats_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+
+def _first(inbox: Inbox) -> str:
+    return (*inbox.errors(), "no reason given")[0]
 
 
 def formats_of(text: str) -> dict[str, int]:
@@ -49,18 +55,16 @@ def formats_of(text: str) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def check_inspected(counts: dict[str, int], expected: ProductFormat, where: str) -> None:
-    """Raise ``BuildError`` if the engine has layers with known types, but none in the low format ``expected``.
+def doubt_of(counts: dict[str, int], expected: ProductFormat | None) -> str:
+    """Return what speaks against ``expected`` in an engine's layers, in words; empty if nothing does.
 
-    What quantised products multiply shows at no output.
+    It is a doubt and no proof: one kernel may do a cast, a product and a cast back, and show FP32 at its outputs.  What
+    the parser made of the model is the proof.  What quantised products multiply shows at no output.
     """
     if expected in (ProductFormat.FP16, ProductFormat.BF16) and counts and expected.value not in counts:
         have = ", ".join(f"{count} in {name}" for name, count in counts.items())
-        raise BuildError(
-            f"the engine came out without {expected.value}: of its layers' outputs, {have}",
-            where=where,
-            remedy="build it again with --opt-level 3 or more, and report it to NVIDIA",
-        )
+        return f"the inspector cannot tell whether it computes in {expected.value}: of its layers' outputs, {have}"
+    return ""
 
 
 def _kinds(output: Any) -> Iterator[str]:

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, TypeVar
 
-from mpdeploy.engine.backend import Backend, ParsedModel
+from mpdeploy.engine.backend import Backend, Inspection, ParsedModel
 from mpdeploy.engine.gpu import Gpu
 from mpdeploy.engine.monitor import BuildStep, Progress
 from mpdeploy.engine.network import Network
@@ -78,7 +78,7 @@ class IsolatedBackend:
         """Return the target; see ``Backend.target``."""
         return self.inner.target(options, gpus)
 
-    def inspect(self, engine: bytes, target: Target) -> dict[str, int] | None:
+    def inspect(self, engine: bytes, target: Target) -> Inspection:
         """Return the counts by TensorRT's own inspector; see ``Backend.inspect``."""
         return self.inner.inspect(engine, target)
 

@@ -8,7 +8,7 @@ from typing import Any
 from mpdeploy.engine.contract import check_contract
 from mpdeploy.engine.gpu import Gpu
 from mpdeploy.engine.kernels import KernelCache, kernel_cache_key, kernel_cache_path, runtime_config
-from mpdeploy.engine.messages import Inbox, capture, logger_for
+from mpdeploy.engine.messages import Inbox, capture, constructed, logger_for
 from mpdeploy.engine.options import Feature
 from mpdeploy.engine.record import EngineRecord
 from mpdeploy.engine.refit import refit
@@ -18,14 +18,29 @@ from mpdeploy.errors import DependencyError, UsageError
 _TRUST = "MPDEPLOY_TRUST_ENGINE_CODE"
 
 
-@dataclass(frozen=True)
+@dataclass
 class LoadedEngine:
-    """What must live as long as an engine runs; ``kernels`` is None where TensorRT compiles nothing at run time."""
+    """The one owner of what must live as long as an engine runs.
+
+    ``config`` and ``kernels`` are None where TensorRT compiles nothing at run time; where it does, a context uses both
+    until it ends, and not all bindings keep them.
+    """
 
     runtime: Any
     engine: Any
-    context: Any
+    config: Any
     kernels: KernelCache | None
+    context: Any
+
+    def close(self) -> None:
+        """Let go of everything, what uses before what is used.  The GPU must have finished all work."""
+        if self.kernels is not None:
+            self.kernels.save()  # those that were compiled since the last look
+        self.context = None
+        self.config = None
+        self.kernels = None
+        self.engine = None
+        self.runtime = None
 
 
 def load_engine(toolkit: Toolkit, record: EngineRecord, path: Path, gpu: Gpu) -> LoadedEngine:
@@ -36,7 +51,7 @@ def load_engine(toolkit: Toolkit, record: EngineRecord, path: Path, gpu: Gpu) ->
     """
     trt, where = toolkit.module, str(path)
     with capture() as inbox:
-        runtime = _required(trt.Runtime(logger_for(trt)), toolkit, "start", where, inbox)
+        runtime = _required(constructed(lambda: trt.Runtime(logger_for(trt))), toolkit, "start", where, inbox)
         if Feature.VERSION_COMPATIBLE in record.options.features:
             _allow_its_code(runtime, where)
         content = path.read_bytes()
@@ -51,13 +66,11 @@ def load_engine(toolkit: Toolkit, record: EngineRecord, path: Path, gpu: Gpu) ->
             engine.weight_streaming_budget_v2 = engine.get_weight_streaming_automatic_budget()
         key = kernel_cache_key(record, toolkit.version, gpu)
         compiling = runtime_config(trt, engine, kernel_cache_path(path, record), key)
-        if compiling is None:
-            context, kernels = engine.create_execution_context(), None
-        else:
-            config, kernels = compiling
-            context = engine.create_execution_context(config)
+        config, kernels = compiling or (None, None)
+        make = engine.create_execution_context
+        context = constructed(make if config is None else lambda: make(config))
         context = _required(context, toolkit, "make room for the engine", where, inbox)
-    return LoadedEngine(runtime, engine, context, kernels)
+    return LoadedEngine(runtime, engine, config, kernels, context)
 
 
 def _allow_its_code(runtime: Any, where: str) -> None:

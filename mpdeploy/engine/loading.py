@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 
 from mpdeploy import records
-from mpdeploy.engine.gpu import Gpu
+from mpdeploy.engine.gpu import Gpu, driver_fault
 from mpdeploy.engine.options import Feature
 from mpdeploy.engine.record import EngineRecord, sidecar_of
 from mpdeploy.engine.toolkit import Flavour, Toolkit, load_toolkit
@@ -94,7 +94,8 @@ def check_fit(record: EngineRecord, toolkit: Toolkit, gpus: tuple[Gpu, ...], whe
     targets = ", ".join(map(str, record.capabilities))
     if not gpus:
         raise DependencyError(
-            f"the engine runs on GPUs of SM {targets}, and this machine has none",
+            f"the engine runs on GPUs of SM {targets}, and this machine has none"
+            + (f" that works: {fault}" if (fault := driver_fault()) else ""),
             where=where,
             remedy="run it there; 'mpdeploy run' on its ONNX model needs no GPU",
         )

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -106,6 +106,19 @@ def logger_for(module: Any) -> Any:
             _SWITCHBOARD.deliver(int(severity), text)
 
     return Logger()
+
+
+def constructed(make: Callable[[], Any]) -> Any:
+    """Return what a constructor of TensorRT's makes; None where the library gives nothing, say for an old driver.
+
+    Its bindings say so with a ``TypeError`` about a null pointer; the reason stands in the log.
+    """
+    try:
+        return make() or None
+    except TypeError as error:
+        if "nullptr" not in str(error):
+            raise
+        return None
 
 
 def clean(text: str) -> str:

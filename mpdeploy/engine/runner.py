@@ -15,7 +15,7 @@ from mpdeploy.engine.gpu import find_gpus
 from mpdeploy.engine.loaded import LoadedEngine, load_engine
 from mpdeploy.engine.loading import check_fit, read_engine, toolkit_of
 from mpdeploy.engine.record import EngineRecord
-from mpdeploy.errors import DependencyError, UsageError
+from mpdeploy.errors import DependencyError, ModelError, UsageError
 from mpdeploy.runtime.arrays import in_order
 from mpdeploy.runtime.runner import Array, Execution, Feed, TensorSpec
 
@@ -49,7 +49,9 @@ class EngineRunner:
         self._lock = threading.Lock()
         self._done = self._torch.cuda.Event()
         self._compiled_for: set[tuple[tuple[int, ...], ...]] = set()
-        weakref.finalize(self, _keep_kernels, self._loaded)  # those that were compiled since the last look
+        # TensorRT waits for more than it must on the default stream.
+        self._stream = self._torch.cuda.Stream(self._device)
+        weakref.finalize(self, _close, self._launcher, self._loaded, self._done)
 
     @property
     def record(self) -> EngineRecord:
@@ -104,15 +106,41 @@ class EngineRunner:
 
     def _run(self, feed: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
         with self._lock, self._torch.cuda.device(self._device):
-            stream = self._torch.cuda.current_stream()
+            current = self._torch.cuda.current_stream()
+            stream = current if current != self._torch.cuda.default_stream() else self._stream
+            stream.wait_stream(current)  # for what made the inputs
             stream.wait_event(self._done)  # the run before may be on another stream, and holds the scratch memory
-            results = self._launcher.run(feed, stream.cuda_stream)
+            with self._torch.cuda.stream(stream):
+                try:
+                    results = self._launcher.run(feed, stream.cuda_stream)
+                except self._torch.OutOfMemoryError as error:
+                    raise ModelError(
+                        f"the GPU has no memory for a run of this size: {' '.join(str(error).split())[:200]}",
+                        where=self._where,
+                        remedy="give fewer samples at once, or free the GPU's memory",
+                    ) from error
             self._done.record(stream)
+            current.wait_stream(stream)
+            _share(feed, stream)
+            _share(results, current)
         shapes = tuple(tuple(feed[port.name].shape) for port in self._record.inputs)
         if shapes not in self._compiled_for:
             self._compiled_for.add(shapes)
             _keep_kernels(self._loaded)
         return results
+
+
+def _share(tensors: "Mapping[str, torch.Tensor]", stream: Any) -> None:
+    """Keep torch from giving a tensor's memory away before a stream that it was not made on has done with it."""
+    for tensor in tensors.values():
+        if tensor.is_cuda:
+            tensor.record_stream(stream)
+
+
+def _close(launcher: Launcher, loaded: LoadedEngine, done: Any) -> None:
+    done.synchronize()
+    launcher.release()
+    loaded.close()
 
 
 def _keep_kernels(loaded: LoadedEngine) -> None:

@@ -5,7 +5,7 @@ import math
 import shlex
 from dataclasses import dataclass
 
-from mpdeploy.engine.gpu import Gpu
+from mpdeploy.engine.gpu import Gpu, driver_fault
 from mpdeploy.engine.network import Network, Port
 from mpdeploy.engine.options import BuildOptions, Feature, Profile, Shape, ShapeRange, format_shape
 from mpdeploy.engine.toolkit import Flavour, Toolkit
@@ -49,7 +49,21 @@ def choose_target(toolkit: Toolkit, options: BuildOptions, gpus: tuple[Gpu, ...]
     if toolkit.flavour is Flavour.RTX:
         _check_rtx_features(toolkit, options, gpu)
     default = tuple(sm for sm in toolkit.selectable if sm >= _RTX_DEFAULT_FROM)
+    if gpu is not None and any(feature in _RTX_NEEDS_GPU for feature in options.features):
+        return Target(_one_of(toolkit, options, gpu), gpu)
     return Target(options.capabilities or default, gpu)
+
+
+def _one_of(toolkit: Toolkit, options: BuildOptions, gpu: Gpu) -> tuple[int, ...]:
+    """The one compute capability of an engine whose weights come later: that of this GPU unless told otherwise."""
+    if len(options.capabilities) > 1:
+        raise UsageError(
+            f"{toolkit.title} builds an engine whose weights are given later for one SM, not for "
+            f"{', '.join(map(str, options.capabilities))}",
+            where="--sm",
+            remedy=f"build once for each, as in --sm {options.capabilities[0]}",
+        )
+    return options.capabilities or (gpu.capability,)
 
 
 def check_network(network: Network, options: BuildOptions, target: Target, where: str) -> None:
@@ -109,7 +123,7 @@ def _elements(port: Port) -> int:
 def _target_of_this_machine(toolkit: Toolkit, options: BuildOptions, gpu: Gpu | None) -> Target:
     if gpu is None:
         raise DependencyError(
-            f"{toolkit.title} builds on the GPU that the engine is for, and this machine has none",
+            f"{toolkit.title} builds on the GPU that the engine is for, and this machine has none{_why()}",
             remedy="build on that GPU, or use --backend rtx, which needs none",
         )
     if options.capabilities and options.capabilities != (gpu.capability,):
@@ -135,10 +149,15 @@ def _check_rtx_features(toolkit: Toolkit, options: BuildOptions, gpu: Gpu | None
             )
         if feature in _RTX_NEEDS_GPU and gpu is None:
             raise DependencyError(
-                f"{toolkit.title} needs a GPU to build with {feature.value}, and this machine has none",
+                f"{toolkit.title} needs a GPU to build with {feature.value}, and this machine has none{_why()}",
                 where="--feature",
                 remedy="build on a machine with a GPU, or leave the feature out",
             )
+
+
+def _why() -> str:
+    fault = driver_fault()
+    return f" that works: {fault}" if fault else ""
 
 
 def _check_known_inputs(network: Network, options: BuildOptions) -> None:

@@ -7,10 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mpdeploy.engine.backend import Inspection
 from mpdeploy.engine.faults import build_fault, parse_fault
 from mpdeploy.engine.gpu import Gpu
 from mpdeploy.engine.inspector import inspect
-from mpdeploy.engine.messages import Inbox, capture, logger_for
+from mpdeploy.engine.messages import Inbox, capture, constructed, logger_for
 from mpdeploy.engine.monitor import PhaseTracker, Progress, monitor_for
 from mpdeploy.engine.network import Network, read_network
 from mpdeploy.engine.options import BuildOptions, Feature, Profile
@@ -55,8 +56,8 @@ class TensorRtBackend:
         trt = self.toolkit.module
         with capture() as inbox:
             # A fresh builder each time: a used one numbers its networks, and the number lands in the plan.
-            builder = trt.Builder(logger_for(trt))
-            if not builder:
+            builder = constructed(lambda: trt.Builder(logger_for(trt)))
+            if builder is None:
                 raise DependencyError(f"{self.toolkit.title} cannot start: {_last(inbox)}", where=str(model))
             network = builder.create_network(self.toolkit.network_flags)
             parser = trt.OnnxParser(network, logger_for(trt))
@@ -68,11 +69,17 @@ class TensorRtBackend:
             # The parser owns the weights that the network points to, so it lives as long as the model does.
             yield TensorRtModel(model, self.toolkit, builder, network, parser, inbox)
 
-    def inspect(self, engine: bytes, target: Target) -> dict[str, int] | None:
+    def inspect(self, engine: bytes, target: Target) -> Inspection:
         """Return the counts by TensorRT's own inspector; see ``Backend.inspect``."""
         if target.gpu is None or target.gpu.capability not in target.capabilities:
-            return None
-        return inspect(self.toolkit, engine)
+            return Inspection()
+        try:
+            return Inspection(inspect(self.toolkit, engine))
+        except BuildError as error:
+            if self.toolkit.needs_gpu:
+                raise
+            # It was built without this GPU: what is wrong with its driver is not the engine's fault.
+            return Inspection(doubt=f"the finished engine was not looked into: {error.what}")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """ONNX Runtime as a runner."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +35,16 @@ _CAST_PASSES = ("PropagateCastOps", "CastElimination", "CastChainElimination")
 
 @dataclass(frozen=True)
 class _Provider:
-    """What is known of an execution provider: its options, in which arithmetic it runs, why that is no evidence."""
+    """What is known of an execution provider.
+
+    ``options`` are given to it, ``arithmetic`` says in what it computes.  ``doubt``: why its low formats are no
+    evidence.  ``tf32``: it rounds the operands of FP32 products to TF32 unless the driver's switch keeps it from that.
+    """
 
     options: dict[str, str]
     arithmetic: str
     doubt: str = ""
+    tf32: bool = False
 
 
 # FP32 is to be FP32: NVIDIA's libraries round matrix operands to TF32 unless told not to.
@@ -48,9 +55,28 @@ _PROVIDERS = {
         "ONNX Runtime's CPU provider computes half-precision operators in float32 and drops the roundings between them",
     ),
     CUDA: _Provider({"use_tf32": "0"}, "the formats of the graph, TF32 off"),
-    TENSORRT: _Provider({"trt_fp16_enable": "0"}, "the formats of the graph, as TensorRT reads them"),
-    RTX: _Provider({}, "the formats of the graph, as TensorRT for RTX reads them"),
+    TENSORRT: _Provider({"trt_fp16_enable": "0"}, "the formats of the graph, as TensorRT reads them", tf32=True),
+    RTX: _Provider({}, "the formats of the graph, as TensorRT for RTX reads them", tf32=True),
 }
+_UNKNOWN = _Provider({}, "unknown", "nobody vouches for this provider's arithmetic")
+_TF32_SWITCH = "NVIDIA_TF32_OVERRIDE"  # read by the driver when CUDA starts
+
+
+def doubt_of(provider: str, *, low: bool, fuses_integers: bool, environment: Mapping[str, str]) -> str:
+    """Return why what a provider computes is no evidence, empty if it is.
+
+    Args:
+        provider: The execution provider's name.
+        low: Whether the model computes in a low format.
+        fuses_integers: Whether quantised operators are fused into integer kernels.
+        environment: The process's variables: one of them keeps NVIDIA's libraries from TF32.
+    """
+    known = _PROVIDERS.get(provider, _UNKNOWN)
+    if known.tf32 and environment.get(_TF32_SWITCH) != "0":
+        return f"this provider rounds operands of FP32 products to TF32 unless {_TF32_SWITCH}=0 is set before it starts"
+    if fuses_integers:
+        return _INTEGER_KERNELS
+    return known.doubt if low or known is _UNKNOWN else ""
 
 
 class OrtRunner:
@@ -85,6 +111,9 @@ class OrtRunner:
         self._weights = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in weights.items()}
         values = {name: ort_value(array, weights[name].dtype) for name, array in self._weights.items()}
         options = _options(threads, fused=fused, lean=lean, as_written=as_written)
+        if providers[0] != CPU:
+            # What falls to the CPU would compute half as float32, and be told as the GPU's.
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         self._session = _open_session(model, content, options, where, providers)
@@ -121,8 +150,8 @@ class OrtRunner:
         import onnxruntime
 
         provider = self._session.get_providers()[0]
-        known = _PROVIDERS.get(provider, _Provider({}, "unknown", "nobody vouches for this provider's arithmetic"))
-        doubt = known.doubt if self._low else _INTEGER_KERNELS if self._fuses_integers else ""
+        known = _PROVIDERS.get(provider, _UNKNOWN)
+        doubt = doubt_of(provider, low=self._low, fuses_integers=self._fuses_integers, environment=os.environ)
         return Execution(
             runtime="onnxruntime",
             version=onnxruntime.__version__,
@@ -160,6 +189,8 @@ def _open_session(
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(SILENT)
+    if providers[0] != CPU and hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()  # CUDA's libraries where pip put them
     missing = [p for p in providers if p not in onnxruntime.get_available_providers()]
     if missing:
         raise DependencyError(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from mpdeploy.errors import UsageError
 from mpdeploy.files import sha256_of
 from mpdeploy.graph import io
 from mpdeploy.numerics.formats import Format
@@ -11,7 +12,7 @@ from mpdeploy.runtime.emulator import Arithmetic
 from mpdeploy.runtime.facts import FileFacts, ModelFacts
 from mpdeploy.runtime.feeds import Feeds
 from mpdeploy.runtime.ort import CPU, CUDA, RTX, TENSORRT, OrtRunner
-from mpdeploy.session.opening import Kind, Runtime, kind_of, open_runner
+from mpdeploy.session.opening import RUNTIMES_OF, Kind, Runtime, kind_of, open_runner
 from mpdeploy.source.given import NOTHING, Given
 from mpdeploy.verification.subject import Subject, opened
 
@@ -40,6 +41,12 @@ def subject_in(
     ``data``, and faults, are as in ``open_runner``.
     """
     kind = kind_of(path)
+    if runtime in PROVIDERS and kind is not Kind.ONNX:
+        raise UsageError(
+            f"{runtime} does not run {kind.value}",
+            where=str(path),
+            remedy=f"use --runtime {RUNTIMES_OF[kind][0].value}",
+        )
     if kind is Kind.TORCH:
         runner = open_runner(path, Runtime.TORCH, given=given, data=data)
         return Subject(path, None, _facts(path), lambda: runner, None)
