@@ -89,7 +89,7 @@ def test_nothing_that_the_build_reads_is_overwritten(layer, tmp_path):
         ("low.onnx", {}, "is read"),
         ("low.onnx.data", {}, "is read"),
         ("low.plan", {"plan": plan}, "is read"),
-        ("low.plan", {}, "a file that is no sidecar"),
+        ("low.plan", {}, "a file that is not a sidecar"),
         ("pipe", {}, "a device or a pipe"),
     ):
         with pytest.raises(UsageError, match=says):

@@ -29,9 +29,9 @@ def test_limits_are_read_and_written_alike():
     [
         ("", "empty"),
         (" , ", "empty"),
-        ("cosine", "no limit"),
-        ("cosine>0.9", "no limit"),
-        ("cosine=0.9", "no limit"),
+        ("cosine", "not a limit"),
+        ("cosine>0.9", "not a limit"),
+        ("cosine=0.9", "not a limit"),
         ("wonder>=1", "unknown metric 'wonder'"),
         ("cosin>=0.9", "unknown metric 'cosin'.*did you mean cosine"),
         ("norm_rel<=0.9", "did you mean norm_relative"),

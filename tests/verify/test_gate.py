@@ -60,15 +60,15 @@ def test_a_baseline_of_other_data_or_another_format_is_refused(mlp, data, sample
         verify(mlp("ref"), mlp("cand", "bf16"), data, **QUICK, baseline=tmp_path / "drift.json")
     good = (tmp_path / "drift.json").read_text()
     wrong = (
-        ("{", "no JSON"),
+        ("{", "not a JSON"),
         ("[1]", "not a valid DriftReport"),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 100_000, "not a JSON"),
         ('{"schema": "x"}', "schema 'x', this version reads 'mpdeploy.drift/1'"),
         ('{"schema": "mpdeploy.report/2", "drifts": []}', "schema 'mpdeploy.report/2'"),
         ('{"schema": "mpdeploy.report/1", "drifts": 3}', "schema 'mpdeploy.report/1', this version reads"),
         (good.replace("mpdeploy.drift/1", "mpdeploy.drift/2"), "schema 'mpdeploy.drift/2'"),
         (good.replace(' "schema": "mpdeploy.drift/1"', ' "other": 1'), "it has no schema"),
-        (good[: len(good) // 2], "no JSON"),
+        (good[: len(good) // 2], "not a JSON"),
     )
     for content, says in wrong:
         (tmp_path / "bad.json").write_text(content)
@@ -128,9 +128,9 @@ def test_settings_in_a_file(tmp_path, mlp, data):
     ("text", "says"),
     [
         ("[verify", "not valid TOML"),
-        ("verify = 1", "no table"),
+        ("verify = 1", "not a table"),
         ("[verify]\nbuget = 'x'", "has no setting 'buget'"),
-        ("[verify]\nbudget = 3", "a budget is a text"),
+        ("[verify]\nbudget = 3", "a budget is a string"),
         ("[verify]\nbudget = 'beauty>=1'", "unknown metric"),
         ("[verify.fp16]\ntasks = []", "takes a budget and nothing else"),
         ("[verify]\ntasks = 'x'", "not a list of strings"),

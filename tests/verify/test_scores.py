@@ -125,7 +125,7 @@ def test_masks_overlap():
         ("pose:x", "unknown task 'pose'"),
         ("detection:boxes=b", "needs boxes and scores"),
         ("detection:boxes=b,scores=s,size=x", "needs boxes and scores"),
-        ("masks:m@high", "'high' is no threshold"),
+        ("masks:m@high", "'high' is not a threshold"),
     ],
 )
 def test_a_wrong_task_is_refused(text, says):
