@@ -1,7 +1,7 @@
 """Faults during training, told with their cause."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mpdeploy.amp.levels import AmpConfig
 from mpdeploy.amp.result import StepResult
@@ -42,7 +42,7 @@ def missing_kernel_explained(compute: Format) -> Iterator[None]:
         ) from error
 
 
-def stop_if_hopeless(result: StepResult, config: AmpConfig, *, exhausted: bool, culprit: str) -> None:
+def stop_if_hopeless(result: StepResult, config: AmpConfig, *, exhausted: bool, culprit: Callable[[], str]) -> None:
     """Raise ``TrainingDiverged`` if so many steps were skipped that more of the same will not help."""
     if result.applied or not (result.streak >= config.patience or (exhausted and result.streak >= 2)):
         return
@@ -50,9 +50,10 @@ def stop_if_hopeless(result: StepResult, config: AmpConfig, *, exhausted: bool, 
     if exhausted:
         why += f" and the loss scale is at its floor of {result.scale_after:g}"
     # The backward pass meets the parameters in about the reverse of the model's order.
-    first = f"`{result.nonfinite[-1]}`" if result.nonfinite else "a parameter of another process"
+    first = f"`{result.nonfinite[-1]}`" if result.nonfinite else "a parameter of another process, or changed since"
     raise TrainingDiverged(
-        f"{why}: first not finite is {culprit or 'a gradient'}, of the parameters that of {first}",
+        f"{why}: first not finite is {culprit() or 'a gradient'}, of the parameters that of {first}",
         remedy="lower the learning rate, or look at this step's data"
+        + (", or let the scale go lower with LossScaling(floor=…)" if exhausted else "")
         + (", or train at a bf16 level, which has FP32's range" if config.compute is Format.FP16 else ""),
     )

@@ -3,11 +3,16 @@
 An update smaller than half an ulp of a BF16 or FP16 weight would round away; in the FP32 master it adds up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+
+from mpdeploy.amp.weights import LowWeight
+from mpdeploy.errors import UsageError
 
 # Their few weights scale and shift what the statistics were taken of; torch's kernels take them in FP32 beside
 # a low-precision input, and nothing is gained by rounding them.
@@ -19,89 +24,201 @@ KEPT_FP32 = (
 )
 
 
+_Tensor = TypeVar("_Tensor", bound=torch.Tensor)
+
+
+@dataclass(eq=False)
+class Pair:
+    """A low-precision parameter of the model and its FP32 master.
+
+    ``in_step`` is what their values were when they last agreed, as far as torch's counters tell.
+    """
+
+    low: LowWeight
+    master: nn.Parameter
+    in_step: tuple[int, ...] = ()
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return numbers that differ once one of the two was written to, except through ``data``."""
+        low, master = self.low, self.master
+        return low._version, low.data_ptr(), master._version, master.data_ptr()
+
+
 class MasterWeights:
     """The pairs of a low-precision parameter of the model and its FP32 master in the optimizer.
 
-    Making one converts the model: parameters that an optimizer holds, except those of normalisation layers,
-    become ``dtype``, and the optimizers' groups hold FP32 masters in their place, with options and any state
-    kept.  Parameters that were ``dtype`` before get masters all the same.  Buffers, frozen parameters and those
-    that no optimizer knows stay as they are.
+    Making one converts the model: parameters that an optimizer holds, except those that stay FP32, become ``dtype``,
+    and the optimizers' groups hold FP32 masters in their place, with options and any state kept.  Parameters that
+    were ``dtype`` before get masters all the same.  Buffers, frozen parameters and those that no optimizer knows stay
+    as they are.  Without ``dtype`` there are no pairs.
     """
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], dtype: torch.dtype) -> None:
-        self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
-        self._by_parameter: dict[int, nn.Parameter] = {}
-        low = {id(parameter) for parameter in _to_round(model)}
+    def __init__(
+        self, optimizers: Sequence[Optimizer], dtype: torch.dtype | None, to_round: Sequence[nn.Parameter]
+    ) -> None:
+        self._optimizers, self._dtype = optimizers, dtype
+        self._pairs: list[Pair] = []
+        self._by_parameter: dict[int, Pair] = {}
+        self._moved = False
+        if dtype is None:
+            return
+        self._split({id(parameter) for parameter in to_round})
         for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                for place, parameter in enumerate(group["params"]):
-                    if id(parameter) in low:
-                        group["params"][place] = self._split(parameter, optimizer, dtype)
-        _repack(model)
+            optimizer.register_step_post_hook(self._note_move)
 
-    def master_of(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Return the FP32 tensor that the optimizer updates for this parameter of the model."""
-        return self._by_parameter.get(id(parameter), parameter)
+    def __len__(self) -> int:
+        return len(self._pairs)
 
-    def collect_gradients(self) -> None:
-        """Move the model's gradients to the masters in FP32, adding to what is there, and clear them."""
-        for low, master in self._pairs:
-            gradient, low.grad = low.grad, None
-            if gradient is None:
-                continue
-            if master.grad is None:
-                master.grad = gradient.to(master.dtype)
-            elif gradient.is_sparse:
-                master.grad = master.grad + gradient.to(master.dtype)
-            else:
-                master.grad.add_(gradient)
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self._pairs)
 
-    @torch.no_grad()
-    def publish(self) -> None:
-        """Round the masters into the model's low-precision parameters."""
-        if self._pairs:
-            torch._foreach_copy_([low for low, _ in self._pairs], [master for _, master in self._pairs])
+    def master_of(self, parameter: _Tensor) -> _Tensor | nn.Parameter:
+        """Return the FP32 tensor that the optimizer updates for this parameter of the model, itself if no other."""
+        pair = self._by_parameter.get(id(parameter))
+        return pair.master if pair else parameter
 
     @property
     def stand_ins(self) -> dict[int, nn.Parameter]:
         """The masters by the ids of the model's parameters that they stand behind."""
-        return self._by_parameter
+        return {key: pair.master for key, pair in self._by_parameter.items()}
 
-    def _split(self, parameter: nn.Parameter, optimizer: Optimizer, dtype: torch.dtype) -> nn.Parameter:
-        master = self._by_parameter.get(id(parameter))  # of another optimizer that moves it, too
-        if master is None:
+    def publish(self) -> None:
+        """Round the masters into the model's low-precision parameters."""
+        self._moved = False
+        self._round(self._pairs)
+
+    def refresh(self) -> None:
+        """Carry what was edited since they last agreed to the other side; where both were, the model's side counts."""
+        edited = [pair for pair in self._pairs if pair.low.exposed or pair.stamp() != pair.in_step]
+        for pair in edited:
+            _take_over(pair, optimizer_moved=self._moved)
+        if self._moved:
+            self.publish()
+        else:
+            self._round(edited)  # no others: a graph of an earlier forward pass may still need them as they are
+
+    def admit(self, names: Callable[[], dict[int, str]]) -> None:
+        """Make masters for low-precision weights that came to the optimizers, or were unfrozen, after the making.
+
+        Raises ``UsageError`` for one of another format, or where there are no masters.
+        """
+        news = [p for p in self._strangers() if p.requires_grad]
+        for parameter in news:
+            if parameter.dtype != self._dtype:
+                name = names().get(id(parameter), "outside the model")
+                raise UsageError(
+                    f"the weight `{name}` came to the optimizer in {parameter.dtype}: its updates would round away",
+                    remedy="convert it with .float() before add_param_group() or requires_grad_()",
+                )
+        if news:
+            self._split({id(parameter) for parameter in news})
+
+    def refuse_replaced(self, held: Collection[int]) -> None:
+        """Raise ``UsageError`` if the model does not hold a parameter of these any more; ``held`` are ids."""
+        for pair in self._pairs:
+            if id(pair.low) not in held:
+                raise UsageError(
+                    f"a weight of shape {list(pair.low.shape)} that the engine trains is no longer in the model",
+                    remedy="change the model before making the optimizer and the engine, and load without assign=True",
+                )
+            if pair.low.dtype != self._dtype or pair.low.device != pair.master.device:
+                raise UsageError(
+                    "the model was converted or moved after the engine was made, its masters were not",
+                    remedy="convert or move it before making the optimizer and the engine; full_precision() lends "
+                    "the FP32 weights",
+                )
+
+    def _strangers(self) -> Iterator[nn.Parameter]:
+        """Yield low-precision parameters that an optimizer holds itself."""
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.is_floating_point() and parameter.dtype.itemsize < torch.float32.itemsize:
+                        yield parameter
+
+    def _split(self, low: Collection[int]) -> None:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for place, parameter in enumerate(group["params"]):
+                    if id(parameter) in low:
+                        group["params"][place] = self._master_for(parameter, optimizer)
+
+    def _master_for(self, parameter: nn.Parameter, optimizer: Optimizer) -> nn.Parameter:
+        pair = self._by_parameter.get(id(parameter))  # of another optimizer that moves it, too
+        if pair is None:
             master = nn.Parameter(parameter.detach().to(torch.float32, copy=True))
             parameter.grad = None
-            parameter.data = parameter.data.to(dtype)
-            self._pairs.append((parameter, master))
-            self._by_parameter[id(parameter)] = master
+            parameter.data = parameter.data.to(self._dtype)
+            pair = Pair(LowWeight.made_of(parameter, master), master)
+            self._pairs.append(pair)
+            self._by_parameter[id(parameter)] = pair
+            self._note_agreement([pair])
+        elif any(pair.master is held for group in optimizer.param_groups for held in group["params"]):
+            raise UsageError("a weight is twice in one optimizer", remedy="add each parameter to one group")
         if parameter in optimizer.state:
-            optimizer.state[master] = optimizer.state.pop(parameter)
-        return master
+            optimizer.state[pair.master] = optimizer.state.pop(parameter)
+        return pair.master
+
+    @torch.no_grad()
+    def _round(self, pairs: Sequence[Pair]) -> None:
+        if pairs:
+            torch._foreach_copy_([pair.low for pair in pairs], [pair.master for pair in pairs])
+            self._note_agreement(pairs)
+
+    def _note_agreement(self, pairs: Sequence[Pair]) -> None:
+        for pair in pairs:
+            pair.low.exposed = False
+            pair.in_step = pair.stamp()
+
+    def _note_move(self, *_: object) -> None:
+        self._moved = True  # fused steps leave no trace in the counters
 
 
-def round_weights(model: nn.Module, optimizers: Sequence[Optimizer], dtype: torch.dtype) -> None:
-    """Make the weights that masters would be kept of ``dtype``, and with them the optimizers' state; no masters."""
-    for parameter in _to_round(model):
+@torch.no_grad()
+def _take_over(pair: Pair, *, optimizer_moved: bool) -> None:
+    """Give the master the values that the low weight has and it has not; what only rounding tells apart stays.
+
+    Somebody who asked for the low weight's ``data`` may only have read it: then a master that moved counts.
+    """
+    low, master = pair.low.detach(), pair.master
+    if low.shape != master.shape:
+        raise UsageError(
+            f"a weight of shape {list(master.shape)} now has the shape {list(low.shape)}",
+            remedy="change the model before making the optimizer and the engine",
+        )
+    now = pair.stamp()
+    low_moved, master_moved = now[:2] != pair.in_step[:2], now[2:] != pair.in_step[2:]
+    if low_moved or not (master_moved or optimizer_moved):
+        master.copy_(torch.where(low != master.to(low.dtype), low.float(), master))
+
+
+def round_weights(to_round: Sequence[nn.Parameter], optimizers: Sequence[Optimizer], dtype: torch.dtype) -> None:
+    """Make weights ``dtype``, and with them the optimizers' state; no masters."""
+    for parameter in to_round:
         parameter.grad = None
         parameter.data = parameter.data.to(dtype)
-    _repack(model)
     for optimizer in optimizers:
         optimizer.load_state_dict(optimizer.state_dict())  # casts what it holds to its parameters' dtypes
 
 
-def _repack(model: nn.Module) -> None:
+def weights_to_round(model: nn.Module, fp32: Collection[nn.Module]) -> list[nn.Parameter]:
+    """Return the weights that a level with low-precision weights rounds.
+
+    Those of normalisation layers and of the modules in ``fp32`` are made FP32, in case the whole model was given in
+    low precision.
+    """
+    kept = set()
+    for module in model.modules():
+        if isinstance(module, KEPT_FP32) or module in fp32:
+            for parameter in module.parameters(recurse=False):
+                if parameter.is_floating_point():
+                    parameter.data = parameter.data.float()
+                kept.add(id(parameter))
+    return [p for p in model.parameters() if p.is_floating_point() and p.requires_grad and id(p) not in kept]
+
+
+def repack(model: nn.Module) -> None:
     """Put the weights of recurrent modules side by side again, as cuDNN wants them; does nothing on a CPU."""
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
-
-
-def _to_round(model: nn.Module) -> list[nn.Parameter]:
-    kept = set()
-    for module in model.modules():
-        if isinstance(module, KEPT_FP32):
-            for parameter in module.parameters(recurse=False):
-                parameter.data = parameter.data.float()  # in case the whole model was given in low precision
-                kept.add(id(parameter))
-    return [p for p in model.parameters() if p.is_floating_point() and p.requires_grad and id(p) not in kept]
