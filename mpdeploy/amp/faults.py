@@ -30,10 +30,15 @@ def mixing_explained(which: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def missing_kernel_explained(compute: Format) -> Iterator[None]:
-    """Turn oneDNN's words for an operator that the processor has no kernel for into a ``ModelError``."""
+    """Turn oneDNN's and torch.compile's words for an operator without a kernel into a ``ModelError``."""
     try:
         yield
     except RuntimeError as error:
+        if "non-infra torch dispatch mode" in str(error):
+            raise ModelError(
+                f"torch.compile cannot trace products that this processor has no {compute.value} kernel for",
+                remedy="leave fullgraph=True out here: the model then runs uncompiled",
+            ) from error
         if "could not create a primitive" not in str(error):
             raise
         raise ModelError(

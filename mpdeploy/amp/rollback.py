@@ -40,16 +40,19 @@ class BufferKeeper:
     def remember(self) -> None:
         """Take the present buffers as the state to return to."""
         kept: dict[tuple[nn.Module, str], _Kept | None] = {}
+        stale = []
         for module, name, buffer in self._buffers():
             known = self._kept.get((module, name))
             if buffer is None or known is None or known.buffer is not buffer or known.values.shape != buffer.shape:
-                known = None if buffer is None else _kept(module, buffer)
-            elif not known.proven and not known.traceless:
+                kept[module, name] = None if buffer is None else _kept(module, buffer)
+                continue
+            kept[module, name] = known
+            if not known.proven and not known.traceless:
                 known.traceless = not known.stale and not _equal(known.values, buffer)
                 known.proven = not known.traceless
-            kept[module, name] = known
+            if known.stale:
+                stale.append(known)
         self._kept = kept
-        stale = [known for known in kept.values() if known is not None and known.stale]
         _copy([known.values for known in stale], [known.buffer for known in stale])
         for known in stale:
             known.version = known.buffer._version
