@@ -38,9 +38,8 @@ class Ema:
                 self._averages[name] = tensor.detach().clone()  # a buffer that came or grew
         averages = [self._averages[name] for name in weights]
         torch._foreach_lerp_(averages, list(weights.values()), 1 - self._decay)
-        for name in self._engine.named_buffers():
-            buffer, average = weights[name], self._averages[name]
-            average.copy_(torch.where(buffer.isfinite() & average.isfinite(), average, buffer))
+        names = [name for name in self._engine.named_buffers() if weights[name].numel()]
+        _keep_infinite([self._averages[name] for name in names], [weights[name] for name in names])
 
     @contextlib.contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
@@ -64,3 +63,19 @@ class Ema:
 
     def _weights(self) -> dict[str, torch.Tensor]:
         return {name: widened(tensor) for name, tensor in self._engine.named_weights().items()}
+
+
+def _keep_infinite(averages: list[torch.Tensor], buffers: list[torch.Tensor]) -> None:
+    """Put a buffer's elements where it or its average is not finite; all tensors of a kind at once."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for place, buffer in enumerate(buffers):
+        kinds.setdefault((buffer.device, buffer.dtype), []).append(place)
+    for places in kinds.values():
+        average = torch.cat([averages[place].flatten() for place in places])
+        buffer = torch.cat([buffers[place].flatten() for place in places])
+        mended = torch.where(buffer.isfinite() & average.isfinite(), average, buffer)
+        parts = mended.split([buffers[place].numel() for place in places])
+        torch._foreach_copy_(
+            [averages[place] for place in places],
+            [part.view_as(averages[place]) for part, place in zip(parts, places, strict=True)],
+        )

@@ -34,6 +34,12 @@ class Fp32Modules:
                     "what is in them",
                 )
             found.update(matched)
+        for name in found:
+            if isinstance(named[name.rpartition(".")[0]], nn.MultiheadAttention):
+                raise UsageError(
+                    f"attention takes the weights of `{bare[name]}` without calling it",
+                    remedy=f"name the whole attention, `{bare[name].rpartition('.')[0]}`",
+                )
         # What is in a module that is found runs inside of it.
         self._outermost = [
             module for name, module in found.items() if not any(_is_inside(name, other) for other in found)

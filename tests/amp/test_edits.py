@@ -6,7 +6,7 @@ import io
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrize, parameters_to_vector, prune, vector_to_parameters
+from torch.nn.utils import parameters_to_vector, parametrize, prune, vector_to_parameters
 
 from mpdeploy.amp import AmpConfig, Engine, Format, Level, LossScaling
 from mpdeploy.errors import UsageError

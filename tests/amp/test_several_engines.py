@@ -1,5 +1,7 @@
 """Several engines on shared graphs: whichever zero_grad a user calls clears what it should, at every level."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ CLEARING = {
 
 
 def net(*sizes):
-    layers = [nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)]
+    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
     return nn.Sequential(*[part for layer in layers for part in (layer, nn.LeakyReLU())][:-1])
 
 
