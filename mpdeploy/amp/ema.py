@@ -74,7 +74,7 @@ def _keep_infinite(averages: list[torch.Tensor], buffers: list[torch.Tensor]) ->
         average = torch.cat([averages[place].flatten() for place in places])
         buffer = torch.cat([buffers[place].flatten() for place in places])
         mended = torch.where(buffer.isfinite() & average.isfinite(), average, buffer)
-        parts = mended.split([buffers[place].numel() for place in places])
+        parts = torch.split_with_sizes(mended, [buffers[place].numel() for place in places])
         torch._foreach_copy_(
             [averages[place] for place in places],
             [part.view_as(averages[place]) for part, place in zip(parts, places, strict=True)],
