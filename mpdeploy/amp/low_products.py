@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpdeploy.amp.dtypes import TORCH_DTYPES
+from mpdeploy.amp.recurrences import Fp32Recurrences
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 
 
@@ -97,7 +98,7 @@ def low_products(device: str, compute: Format, *, autocast: bool) -> Iterator[No
     short_cut = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with Fp32Sums(TORCH_DTYPES[compute], products, autocast=autocast):
+        with Fp32Recurrences(TORCH_DTYPES[compute]), Fp32Sums(TORCH_DTYPES[compute], products, autocast=autocast):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(short_cut)
