@@ -48,6 +48,11 @@ class Fp32Modules:
         self._runs = [(module, _in_fp32(module)) for module in self._outermost]
 
     @property
+    def outermost(self) -> Sequence[nn.Module]:
+        """Those of them that are in no other one."""
+        return self._outermost
+
+    @property
     def modules(self) -> Collection[nn.Module]:
         """Every module that computes in FP32."""
         return self._all

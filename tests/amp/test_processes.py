@@ -56,3 +56,8 @@ def test_parameters_smaller_than_the_world_skip_and_train(together, level):
 
 def test_a_model_must_be_wrapped_after_it_is_converted(together):
     assert "after making the engine" in together[0]["wrapped"]
+
+
+def test_modules_in_fp32_are_gathered_in_fp32(together):
+    for found in together:
+        assert found["fp32 shards"] == {"body": "torch.bfloat16", "head": "torch.float32", "applied": True}

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from mpdeploy.amp import Engine, Level, LossScaling
 from mpdeploy.amp.levels import AmpConfig
 from mpdeploy.errors import UsageError
+from mpdeploy.numerics.formats import Format
+from mpdeploy.train.sharding import shard
 
 STEPS = 3
 
@@ -76,6 +79,26 @@ def small_shards(level: str, rank: int, group: distributed.ProcessGroup) -> dict
     return {"applied": applied, "finite": finite, "norm": result.grad_norm}
 
 
+def fp32_shards(level: str) -> dict:
+    """Train at a master level, with a head that computes in FP32."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)))
+    of = replace(config(level), fp32_modules=("2",))
+    shard(model, of)
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), replace(of, weights=Format.FP32))
+    gathered: dict[str, torch.dtype] = {}
+
+    def note(name: str, layer: nn.Linear, inputs: object, output: torch.Tensor) -> None:
+        gathered[name] = output.dtype
+
+    model[0].register_forward_hook(lambda *seen: note("body", *seen))
+    model[2][0].register_forward_hook(lambda *seen: note("head", *seen))
+    with engine.forward():
+        output = model(torch.ones(2, 4))
+    engine.backward(output.float().sum())
+    return {name: str(dtype) for name, dtype in gathered.items()} | {"applied": engine.step().applied}
+
+
 def wrapped_first(level: str) -> str:
     model = DistributedDataParallel(net())
     try:
@@ -96,6 +119,7 @@ if __name__ == "__main__":
     found["poisoned"] = accumulating("fp16-master", True, rank, [rank], poison=True)
     for level in ("fp32", "bf16-mixed", "fp16-mixed"):
         found[f"fsdp {level}"] = small_shards(level, rank, distributed.group.WORLD)
+    found["fp32 shards"] = fp32_shards("bf16-master")
     (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(found))
     distributed.barrier()
     distributed.destroy_process_group()
