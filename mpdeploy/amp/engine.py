@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from mpdeploy.amp.arithmetic import autocast, products
 from mpdeploy.amp.beginning import Beginning
-from mpdeploy.amp.dtypes import TORCH_DTYPES
+from mpdeploy.amp.dtypes import TORCH_DTYPES, widened
 from mpdeploy.amp.faults import missing_kernel_explained, mixing_explained, stop_if_hopeless
 from mpdeploy.amp.fp32_modules import Fp32Modules
 from mpdeploy.amp.gradients import clipping, look, scale_, unscale_, values_of
@@ -143,9 +143,8 @@ class Engine:
             self._fp32.active(),
             mixing_explained("backward"),
         ):
-            torch.autograd.backward(
-                loss * scale, retain_graph=retain_graph, create_graph=create_graph, inputs=inputs or None
-            )
+            scaled = widened(loss) * scale  # in FP16 the product would be infinite
+            torch.autograd.backward(scaled, None, retain_graph, create_graph, inputs=inputs or None)
 
     def unscale(self) -> None:
         """Take note of which gradients are not finite before you change them, as clamping would hide it.

@@ -3,7 +3,7 @@
 An update smaller than half an ulp of a BF16 or FP16 weight would round away; in the FP32 master it adds up.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -62,7 +62,9 @@ class MasterWeights:
         self._moved = False
         if dtype is None:
             return
-        self._split({id(parameter) for parameter in to_round})
+        # Of an earlier engine, whose optimizer this may be.
+        behind = {id(p.master): p for p in to_round if isinstance(p, LowWeight) and p.master is not None}
+        self._split({id(parameter) for parameter in to_round}, behind)
         for optimizer in optimizers:
             optimizer.register_step_post_hook(self._note_move)
 
@@ -111,7 +113,7 @@ class MasterWeights:
                     remedy="convert it with .float() before add_param_group() or requires_grad_()",
                 )
         if news:
-            self._split({id(parameter) for parameter in news})
+            self._split({id(parameter) for parameter in news}, {})
 
     def refuse_replaced(self, held: Collection[int]) -> None:
         """Raise ``UsageError`` if the model does not hold a parameter of these any more; ``held`` are ids."""
@@ -136,11 +138,13 @@ class MasterWeights:
                     if parameter.is_floating_point() and parameter.dtype.itemsize < torch.float32.itemsize:
                         yield parameter
 
-    def _split(self, low: Collection[int]) -> None:
+    def _split(self, low: Collection[int], behind: Mapping[int, LowWeight]) -> None:
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 for place, parameter in enumerate(group["params"]):
-                    if id(parameter) in low:
+                    if id(parameter) in behind:
+                        self._pair(behind[id(parameter)], parameter)
+                    elif id(parameter) in low:
                         group["params"][place] = self._master_for(parameter, optimizer)
 
     def _master_for(self, parameter: nn.Parameter, optimizer: Optimizer) -> nn.Parameter:
@@ -149,15 +153,19 @@ class MasterWeights:
             master = nn.Parameter(parameter.detach().to(torch.float32, copy=True))
             parameter.grad = None
             parameter.data = parameter.data.to(self._dtype)
-            pair = Pair(LowWeight.made_of(parameter, master), master)
-            self._pairs.append(pair)
-            self._by_parameter[id(parameter)] = pair
-            self._note_agreement([pair])
+            pair = self._pair(parameter, master)
         elif any(pair.master is held for group in optimizer.param_groups for held in group["params"]):
             raise UsageError("a weight is twice in one optimizer", remedy="add each parameter to one group")
         if parameter in optimizer.state:
             optimizer.state[pair.master] = optimizer.state.pop(parameter)
         return pair.master
+
+    def _pair(self, parameter: nn.Parameter, master: nn.Parameter) -> Pair:
+        pair = Pair(LowWeight.made_of(parameter, master), master)
+        self._pairs.append(pair)
+        self._by_parameter[id(parameter)] = pair
+        self._note_agreement([pair])
+        return pair
 
     @torch.no_grad()
     def _round(self, pairs: Sequence[Pair]) -> None:
@@ -205,16 +213,17 @@ def weights_to_round(model: nn.Module, fp32: Collection[nn.Module]) -> list[nn.P
     """Return the weights that a level with low-precision weights rounds.
 
     Those of normalisation layers and of the modules in ``fp32`` are made FP32, in case the whole model was given in
-    low precision.
+    low precision.  Those in FP64 stay as they are: autocast, too, leaves them alone.
     """
     kept = set()
     for module in model.modules():
         if isinstance(module, KEPT_FP32) or module in fp32:
             for parameter in module.parameters(recurse=False):
-                if parameter.is_floating_point():
+                if parameter.is_floating_point() and parameter.dtype != torch.float64:
                     parameter.data = parameter.data.float()
                 kept.add(id(parameter))
-    return [p for p in model.parameters() if p.is_floating_point() and p.requires_grad and id(p) not in kept]
+    rounded = [p for p in model.parameters() if p.is_floating_point() and p.dtype != torch.float64]
+    return [p for p in rounded if p.requires_grad and id(p) not in kept]
 
 
 def repack(model: nn.Module) -> None:

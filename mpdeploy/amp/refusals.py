@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import LBFGS, SGD, Optimizer
 
 from mpdeploy.amp.levels import AmpConfig
+from mpdeploy.amp.weights import LowWeight
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 
@@ -38,6 +39,7 @@ def refuse_unfit(model: nn.Module, optimizers: Sequence[Optimizer], config: AmpC
     if not optimizers:
         raise UsageError("there is no optimizer", remedy="make one from model.parameters()")
     own = {id(parameter) for parameter in model.parameters()}
+    own |= {id(p.master) for p in model.parameters() if isinstance(p, LowWeight)}  # behind which an engine put it
     for optimizer in optimizers:
         if isinstance(optimizer, LBFGS):
             raise UsageError(

@@ -280,3 +280,19 @@ def test_frozen_and_foreign_formats_stay_as_they_are():
     engine.backward(output.float().sum())
     assert engine.step().applied
     assert model[1].weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("level", MASTERS)
+@pytest.mark.parametrize("same", [True, False])
+def test_a_second_engine_goes_on_where_the_first_one_was(level, same):
+    engine, model, optimizer = made(level, lr=1e-4)
+    step(engine, model)
+    before = truth(engine)
+    second = optimizer if same else torch.optim.SGD(model.parameters(), lr=1e-4)
+    again = Engine(model, second, level)
+    rounding = 0 if same else again.config.weights.unit_roundoff
+    for name, tensor in truth(again).items():
+        torch.testing.assert_close(tensor, before[name], rtol=rounding, atol=0)
+    for _ in range(3):
+        assert step(again, model).applied
+    assert any(not torch.equal(truth(again)[name], tensor) for name, tensor in before.items())

@@ -282,3 +282,30 @@ def test_a_moment_in_another_format_and_complex_parameters_are_no_exception():
     torch.testing.assert_close(layer.wave.grad.real, 0.1 * output[0].float().detach() / 2**0.5, rtol=1e-2, atol=1e-3)
     nn.utils.clip_grad_norm_(layer.parameters(), 0.1)
     assert engine.step().grad_norm == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_loss_in_the_low_format_is_scaled_in_fp32(level):
+    model = nn.Linear(4, 1)
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), level)
+    applied = []
+    for _ in range(2):
+        with engine.forward():
+            loss = model(torch.ones(2, 4)).mean() * 1e-3
+        engine.backward(loss)
+        applied.append(engine.step().applied)
+    # The gradient of an FP16 loss is the scale, and 65536 is none of its numbers; 32768 is.
+    assert applied[1]
+
+
+@pytest.mark.parametrize("level", [Level.FP32, Level.BF16_MIXED, Level.FP16_MIXED, Level.FP16_MASTER])
+def test_weights_in_double_precision_train_beside_others(level):
+    model = nn.Linear(4, 1)
+    model.wide = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), scaled(level))
+    with engine.forward():
+        output = model(torch.ones(2, 4))
+    engine.backward((output.double() * model.wide).sum())
+    assert engine.step(clip_norm=0.5).applied
+    assert engine.named_weights()["wide"].dtype == torch.float64
+    assert float(model.wide.detach()) != 1
