@@ -84,9 +84,9 @@ def look(
     (some_bad, some_nan, *raised), each = host[: len(shared)].tolist(), host[len(shared) :]
     flagged = tuple(flag > 0 for flag in raised)
     if not some_bad:
-        return Look(flagged, float(torch.linalg.vector_norm(each)), ())
+        return Look(flagged, torch.linalg.vector_norm(each).tolist(), ())
     if some_nan or any(flagged):
-        return Look(flagged, None, tuple((~each.isfinite()).nonzero().flatten().tolist()))
+        return Look(flagged, None, tuple(place for place, norm in enumerate(each.tolist()) if not math.isfinite(norm)))
     return Look(flagged, *_second_look(gradients, group))
 
 
@@ -94,7 +94,8 @@ def clipping(norm: float, limit: float | None) -> float:
     """Return the factor that brings gradients of this norm down to the limit, in FP32 as torch's clipping has it."""
     if limit is None:
         return 1.0
-    return min(1.0, float(limit / (torch.tensor(norm, dtype=torch.float32) + 1e-6)))
+    factor: Any = (limit / (torch.tensor(norm, dtype=torch.float32) + 1e-6)).tolist()
+    return min(1.0, float(factor))
 
 
 def all_finite(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,12 +109,13 @@ def _second_look(
     finite = [all_finite(_values(gradient)) for gradient in gradients]
     device = finite[0].device
     squares = [_norm(gradient.double()).square().to(device) for gradient in gradients]
-    found = torch.stack([torch.stack([flag.to(device) for flag in finite]).double(), torch.stack(squares)]).cpu()
-    bad = torch.tensor([float(not found[0].all())], device=device)
+    flags = torch.stack([flag.to(device) for flag in finite])
+    bad = (~flags.all()).double()[None]
     agree(bad, group)
-    if float(bad):
-        return None, tuple((found[0] == 0).nonzero().flatten().tolist())
-    return math.sqrt(float(found[1].sum())), ()
+    (some_bad,), own, sums = (part.tolist() for part in (bad, flags, torch.stack(squares)))
+    if some_bad:
+        return None, tuple(place for place, fine in enumerate(own) if not fine)
+    return math.sqrt(sum(sums)), ()
 
 
 def _norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:

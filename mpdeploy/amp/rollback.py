@@ -10,13 +10,18 @@ from torch.nn.modules.batchnorm import _NormBase
 
 @dataclass
 class _Kept:
-    """A buffer with its values of some time; ``proven`` tells that writes to it leave a trace in its version."""
+    """A buffer with its values of some time.
+
+    ``traceless`` tells that writes to it leave no trace in its version, ``proven`` that this was looked into, ``fresh``
+    that its values were copied just now.
+    """
 
     buffer: torch.Tensor
     values: torch.Tensor
     version: int
     traceless: bool
     proven: bool = False
+    fresh: bool = True
 
     @property
     def stale(self) -> bool:
@@ -40,18 +45,15 @@ class BufferKeeper:
     def remember(self) -> None:
         """Take the present buffers as the state to return to."""
         kept: dict[tuple[nn.Module, str], _Kept | None] = {}
-        stale = []
         for module, name, buffer in self._buffers():
             known = self._kept.get((module, name))
             if buffer is None or known is None or known.buffer is not buffer or known.values.shape != buffer.shape:
                 kept[module, name] = None if buffer is None else _kept(module, buffer)
                 continue
+            known.fresh = False
             kept[module, name] = known
-            if not known.proven and not known.traceless:
-                known.traceless = not known.stale and not _equal(known.values, buffer)
-                known.proven = not known.traceless
-            if known.stale:
-                stale.append(known)
+        _prove([known for known in kept.values() if known is not None and not known.fresh])
+        stale = [known for known in kept.values() if known is not None and not known.fresh and known.stale]
         self._kept = kept
         _copy([known.values for known in stale], [known.buffer for known in stale])
         for known in stale:
@@ -77,8 +79,20 @@ def _kept(module: nn.Module, buffer: torch.Tensor) -> _Kept:
     return _Kept(buffer, buffer.detach().clone(), buffer._version, isinstance(module, _NormBase))
 
 
-def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return bool(((left == right) | ((left != left) & (right != right))).all())
+def _prove(met_again: list[_Kept]) -> None:
+    """Find out, once for each buffer, whether it was written to without a trace."""
+    unproven = [known for known in met_again if not known.proven and not known.traceless]
+    quiet = [known for known in unproven if known.buffer._version == known.version]
+    device = quiet[0].buffer.device if quiet else None
+    same = [_equal(known.values, known.buffer).to(device) for known in quiet]
+    for known, unchanged in zip(quiet, torch.stack(same).tolist() if same else [], strict=True):
+        known.traceless = not unchanged
+    for known in unproven:
+        known.proven = True
+
+
+def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return ((left == right) | ((left != left) & (right != right))).all()
 
 
 def _copy(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:

@@ -65,16 +65,20 @@ def backward(engine, model, factor):
 @pytest.mark.parametrize("losses", [("loss",), ("loss", "other")])
 def test_a_step_waits_once_and_a_skipped_one_no_more(level, losses, transfers):
     model = net()
+    model.register_buffer("mask", torch.ones(8))
     config = replace(level.config, scaling=level.config.scaling and LossScaling(initial=64.0))
     engine = Engine(model, torch.optim.SGD(model.parameters(), lr=1e-3), config, losses=losses)
-    for factor in (1e-2, 1e-2, math.nan, math.nan, 1e-2, 1e-2):
+    for step, factor in enumerate((1e-2, 1e-2, math.nan, math.nan, 1e-2, 1e-2)):
         transfers.clear()
         with Device() as passes:
             backward(engine, model, factor)
             backward(engine, model, factor)
         assert passes.waits == 0
-        assert transfers == []
-        result = engine.step(clip_norm=1.0)
+        assert transfers == ["tolist"] * (step == 1), "whether the mask was written to, once"
+        transfers.clear()
+        with Device() as stepping:
+            result = engine.step(clip_norm=1.0)
+        assert stepping.waits == 0, "a number that was transferred is no tensor of the device"
         assert result.applied is not math.isnan(factor)
         assert transfers.count("cpu") == 1, "the rest reads what has been transferred"
         assert transfers.index("cpu") == 0
