@@ -98,7 +98,10 @@ class Engine:
 
         A pass without gradients, or with the whole model in evaluation mode, is an evaluation and begins no step.
         """
-        self._take_edits()
+        if torch.is_grad_enabled():
+            self._take_edits()
+        else:
+            self._masters.show()
         self._gradients.look_out()
         explained = mixing_explained("forward") if self.config.weights in LOW_FORMATS else contextlib.nullcontext()
         with (

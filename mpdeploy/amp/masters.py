@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from mpdeploy.amp.weights import LowWeight
+from mpdeploy.amp.weights import LowWeight, MasterWeight
 from mpdeploy.errors import UsageError
 
 # Their few weights scale and shift what the statistics were taken of; torch's kernels take them in FP32 beside
@@ -31,17 +31,33 @@ _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 class Pair:
     """A low-precision parameter of the model and its FP32 master.
 
-    ``in_step`` is what their values were when they last agreed, as far as torch's counters tell.
+    ``low_in_step`` and ``master_in_step`` are what torch's counters said when they last agreed.
     """
 
     low: LowWeight
-    master: nn.Parameter
-    in_step: tuple[int, ...] = ()
+    master: MasterWeight
+    low_in_step: tuple[int, int] = (0, 0)
+    master_in_step: tuple[int, int] = (0, 0)
 
-    def stamp(self) -> tuple[int, ...]:
-        """Return numbers that differ once one of the two was written to, except through ``data``."""
-        low, master = self.low, self.master
-        return low._version, low.data_ptr(), master._version, master.data_ptr()
+    @property
+    def low_moved(self) -> bool:
+        """Whether the low weight was written to since, except through ``data``."""
+        return _stamp(self.low) != self.low_in_step
+
+    @property
+    def master_moved(self) -> bool:
+        """Whether the master was written to since, or may have been."""
+        return self.master.exposed or _stamp(self.master) != self.master_in_step
+
+    def note_agreement(self) -> None:
+        """Take note that the two agree."""
+        self.low.cover()
+        self.master.cover()
+        self.low_in_step, self.master_in_step = _stamp(self.low), _stamp(self.master)
+
+
+def _stamp(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor._version, tensor.data_ptr()
 
 
 class MasterWeights:
@@ -91,13 +107,18 @@ class MasterWeights:
 
     def refresh(self) -> None:
         """Carry what was edited since they last agreed to the other side; where both were, the model's side counts."""
-        edited = [pair for pair in self._pairs if pair.low.exposed or pair.stamp() != pair.in_step]
+        edited = [pair for pair in self._pairs if pair.low.exposed or pair.low_moved or pair.master_moved]
         for pair in edited:
             _take_over(pair, optimizer_moved=self._moved)
         if self._moved:
             self.publish()
         else:
             self._round(edited)  # no others: a graph of an earlier forward pass may still need them as they are
+
+    def show(self) -> None:
+        """Round masters that moved into weights that nobody edited, for an evaluation: edits may be undone after it."""
+        untouched = [pair for pair in self._pairs if not (pair.low.exposed or pair.low_moved)]
+        self._round([pair for pair in untouched if pair.master_moved or self._moved])
 
     def admit(self, names: Callable[[], dict[int, str]]) -> None:
         """Make masters for low-precision weights that came to the optimizers, or were unfrozen, after the making.
@@ -161,22 +182,19 @@ class MasterWeights:
         return pair.master
 
     def _pair(self, parameter: nn.Parameter, master: nn.Parameter) -> Pair:
-        pair = Pair(LowWeight.made_of(parameter, master), master)
+        pair = Pair(LowWeight.made_of(parameter), MasterWeight.made_of(master))
+        pair.low.master = pair.master
         self._pairs.append(pair)
         self._by_parameter[id(parameter)] = pair
-        self._note_agreement([pair])
+        pair.note_agreement()
         return pair
 
     @torch.no_grad()
     def _round(self, pairs: Sequence[Pair]) -> None:
         if pairs:
             torch._foreach_copy_([pair.low for pair in pairs], [pair.master for pair in pairs])
-            self._note_agreement(pairs)
-
-    def _note_agreement(self, pairs: Sequence[Pair]) -> None:
-        for pair in pairs:
-            pair.low.exposed = False
-            pair.in_step = pair.stamp()
+            for pair in pairs:
+                pair.note_agreement()
 
     def _note_move(self, *_: object) -> None:
         self._moved = True  # fused steps leave no trace in the counters
@@ -184,20 +202,22 @@ class MasterWeights:
 
 @torch.no_grad()
 def _take_over(pair: Pair, *, optimizer_moved: bool) -> None:
-    """Give the master the values that the low weight has and it has not; what only rounding tells apart stays.
-
-    Somebody who asked for the low weight's ``data`` may only have read it: then a master that moved counts.
-    """
+    """Give the master the values that somebody gave the low weight; what only rounding tells apart stays."""
     low, master = pair.low.detach(), pair.master
     if low.shape != master.shape:
         raise UsageError(
             f"a weight of shape {list(master.shape)} now has the shape {list(low.shape)}",
             remedy="change the model before making the optimizer and the engine",
         )
-    now = pair.stamp()
-    low_moved, master_moved = now[:2] != pair.in_step[:2], now[2:] != pair.in_step[2:]
-    if low_moved or not (master_moved or optimizer_moved):
-        master.copy_(torch.where(low != master.to(low.dtype), low.float(), master))
+    if pair.low_moved:
+        before = master.to(low.dtype)
+    elif pair.low.before is not None:
+        before = pair.low.before
+    elif pair.low.exposed and not (pair.master_moved or optimizer_moved):
+        before = master.to(low.dtype)
+    else:
+        return
+    master.copy_(torch.where(low != before, low.float(), master))
 
 
 def round_weights(to_round: Sequence[nn.Parameter], optimizers: Sequence[Optimizer], dtype: torch.dtype) -> None:

@@ -296,3 +296,49 @@ def test_a_second_engine_goes_on_where_the_first_one_was(level, same):
     for _ in range(3):
         assert step(again, model).applied
     assert any(not torch.equal(truth(again)[name], tensor) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize("level", MASTERS)
+@pytest.mark.parametrize("evaluation", [torch.no_grad, torch.inference_mode])
+def test_weights_that_stand_in_for_an_evaluation_cost_no_digits(level, evaluation):
+    engine, model, optimizer = made(level, lr=1e-3)
+    step(engine, model)
+    before = truth(engine)
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    with evaluation(), engine.forward():
+        evaluated = model(torch.ones(1, 4))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.detach().copy_(kept[name])
+    step(engine, model)
+    expected, exact_model, _ = made(level, lr=1e-3)
+    step(expected, exact_model)
+    step(expected, exact_model)
+    assert not torch.equal(evaluated, exact_model(torch.ones(1, 4).to(evaluated.dtype)))
+    for name, tensor in truth(expected).items():
+        assert torch.equal(truth(engine)[name], tensor)
+        assert not torch.equal(tensor, before[name])
+    for group in optimizer.param_groups:
+        for master in group["params"]:
+            master.data.zero_()
+    with evaluation(), engine.forward():
+        assert not model(torch.ones(1, 4)).any(), "what was done to the masters is evaluated"
+
+
+@pytest.mark.parametrize("level", MASTERS)
+@pytest.mark.parametrize("edited", ["model", "groups"])
+def test_the_side_that_was_only_read_undoes_nothing(level, edited):
+    engine, model, optimizer = made(level)
+    step(engine, model)
+    masters = [master for group in optimizer.param_groups for master in group["params"]]
+    for read in (*model.parameters(), *masters):
+        assert read.data.isfinite().all()
+    for weight in model.parameters() if edited == "model" else masters:
+        weight.data.clamp_(-0.125, 0.125)
+    step(engine, model)
+    for name, weight in truth(engine).items():
+        assert float(weight.abs().max()) <= 0.125, name
+    assert all(float(weight.detach().abs().max()) <= 0.125 for weight in model.parameters())
