@@ -9,7 +9,8 @@ from mpdeploy.errors import ModelError, TrainingDiverged
 from mpdeploy.numerics.formats import Format
 
 _MIXING_REMEDIES = {
-    "forward": "cast to the weights' dtype where autocast is disabled, or train at a mixed level (FP32 weights)",
+    "forward": "cast to the weights' dtype where autocast is disabled, name the module in AmpConfig(fp32_modules=…), "
+    "or train at a mixed level (FP32 weights)",
     "backward": "decorate a custom autograd Function with torch.amp.custom_fwd and torch.amp.custom_bwd",
 }
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from mpdeploy.amp import AmpConfig, Engine, Level, LossScaling, low_products
-from mpdeploy.errors import UsageError
+from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.numerics.formats import Format
 
 torch.set_num_threads(1)
@@ -165,3 +165,21 @@ def test_an_attention_and_a_recurrence_in_fp32(level):
     assert (y.dtype, z.dtype, output.dtype) == (torch.float32, torch.float32, torch.bfloat16)
     engine.backward(output.float().sum())
     assert engine.step().applied
+
+
+@pytest.mark.parametrize("level", [Level.BF16_MASTER, Level.FP16_MASTER])
+def test_a_spectral_norm_that_mixes_formats_trains_in_fp32(level):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.utils.parametrizations.spectral_norm(nn.Linear(8, 3)))
+    plain = copy.deepcopy(model)
+    engine = Engine(plain, torch.optim.SGD(plain.parameters(), lr=0.1), level)
+    with pytest.raises(ModelError, match=r"mixes number formats.*fp32_modules"), engine.forward():
+        plain(torch.ones(2, 4))
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), config(level, "1"))
+    for factor, applied in ((0.1, True), (float("inf"), False), (0.1, True)):
+        before = model[1].parametrizations.weight[0]._u.clone()
+        with engine.forward():
+            output = model(torch.randn(4, 4))
+        engine.backward(output.float().square().mean() * factor)
+        assert engine.step().applied is applied
+        assert torch.equal(model[1].parametrizations.weight[0]._u, before) is not applied
