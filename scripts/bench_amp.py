@@ -3,6 +3,7 @@
     python scripts/bench_amp.py quality [--recipes digits_cnn,…] [--seeds 5] [--levels …]
     python scripts/bench_amp.py scaling
     python scripts/bench_amp.py speed [--fabric-python PATH]
+    python scripts/bench_amp.py operators
 
 All ratios come from one run.  `speed` takes a step of each contender in turn, so that a machine that gets slower or
 faster meets all alike, and compares steps that stood side by side; memory is measured in processes of their own.
@@ -119,6 +120,19 @@ def speed(options: argparse.Namespace) -> list[dict]:
     return rows
 
 
+def operators(options: argparse.Namespace) -> list[dict]:
+    """Print for each product what torch's own kernels and FP32 rounded once take here, and what the engine takes."""
+    machine(options)
+    rows = checked(options, sys.executable, "operators")["rows"]
+    print(f"\n{'forward and backward':28} {'native':>10} {'fp32, once':>11} {'engine':>10}   error native, engine")
+    for row in rows:
+        ways = [row[way] for way in ("native", "rounded", "engine")]
+        times = [f"{found['ms']:.3f} ms" if found else "no kernel" for found in ways]
+        errors = ", ".join(f"{found['error']:.1e}" if found else "none" for found in (ways[0], ways[2]))
+        print(f"{row['format']} {row['operator']:23} {times[0]:>10} {times[1]:>11} {times[2]:>10}   {errors}")
+    return rows
+
+
 def checked(options: argparse.Namespace, python: str, what: str, *words: object) -> dict:
     result = call(python, what, *words, "--steps", options.steps, "--threads", options.threads)
     if "error" in result:
@@ -141,7 +155,7 @@ def machine(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["quality", "scaling", "speed"])
+    parser.add_argument("what", choices=["quality", "scaling", "speed", "operators"])
     parser.add_argument("--recipes", default=",".join(RECIPES))
     parser.add_argument("--levels", default=",".join(LEVELS))
     parser.add_argument("--seeds", type=int, default=5)
@@ -152,7 +166,7 @@ def main() -> None:
     parser.add_argument("--fabric-python")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows = {"quality": quality, "scaling": scaling, "speed": speed}[options.what](options)
+    rows = {"quality": quality, "scaling": scaling, "speed": speed, "operators": operators}[options.what](options)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -1,6 +1,7 @@
 """One contender of bench_amp.py in a process of its own; prints one line of JSON."""
 
 import argparse
+import contextlib
 import json
 import math
 import platform
@@ -8,7 +9,8 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
@@ -192,6 +194,84 @@ def scaling(options: argparse.Namespace) -> dict:
     return {"metric": metric if metric is not None and math.isfinite(metric) else None, "zero": zero}
 
 
+def operators(options: argparse.Namespace) -> dict:
+    """Time products forward and backward: by torch's own kernels, in FP32 rounded once, and as the engine does."""
+    from mpdeploy.amp.arithmetic import products
+    from mpdeploy.amp.dtypes import TORCH_DTYPES
+    from mpdeploy.amp.low_products import Fp32Sums
+    from mpdeploy.amp.recurrences import Fp32Recurrences
+    from mpdeploy.numerics.formats import Format
+
+    @contextlib.contextmanager
+    def rounded(dtype: torch.dtype) -> Iterator[None]:
+        with Fp32Recurrences(dtype), Fp32Sums(dtype):
+            yield
+
+    rows = []
+    for compute in (Format.FP16, Format.BF16):
+        dtype = TORCH_DTYPES[compute]
+        for name, (function, *shapes) in PRODUCTS.items():
+            torch.manual_seed(0)
+            operands = [torch.randn(shape).mul_(0.1).to(dtype).requires_grad_() for shape in shapes]
+            ways = {"native": contextlib.nullcontext(), "rounded": rounded(dtype), "engine": products("cpu", compute)}
+            found = {way: product(context, function, operands, options.steps) for way, context in ways.items()}
+            rows.append({"format": compute.value, "operator": name, **found})
+    return {"rows": rows}
+
+
+def product(
+    context: AbstractContextManager[None],
+    function: Callable[..., torch.Tensor],
+    operands: list[torch.Tensor],
+    passes: int,
+) -> dict | None:
+    """Return the milliseconds that a product takes forward and backward, and its error; None without a kernel."""
+    exact = function(*(operand.detach().double() for operand in operands))
+
+    def run() -> torch.Tensor:
+        for operand in operands:
+            operand.grad = None
+        output = function(*operands)
+        output.backward(torch.ones_like(output))
+        return output.detach()
+
+    with context:
+        try:
+            error = float((run().double() - exact).norm() / exact.norm())
+        except RuntimeError:
+            return None
+        return {"ms": 1000 * per_pass(run, passes), "error": error}
+
+
+def recurrence(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    state = (x.new_zeros(1, x.shape[1], u.shape[1]),) * 2
+    return torch.lstm(x, state, [w, u, b, b], True, 1, 0.0, True, False, False)[0]
+
+
+PRODUCTS: dict[str, tuple] = {
+    "linear": (functional.linear, (256, 512), (512, 512), (512,)),
+    "batched product": (torch.matmul, (16, 128, 64), (16, 64, 128)),
+    "matrix and vector": (torch.matmul, (512, 512), (512,)),
+    "convolution 2d": (lambda x, w: functional.conv2d(x, w, padding=1), (2, 64, 32, 32), (64, 64, 3, 3)),
+    "convolution 1d": (lambda x, w: functional.conv1d(x, w, padding=1), (2, 64, 128), (64, 64, 3)),
+    "depthwise": (lambda x, w: functional.conv2d(x, w, padding=1, groups=64), (2, 64, 32, 32), (64, 1, 3, 3)),
+    "transposed": (functional.conv_transpose2d, (2, 64, 16, 16), (64, 32, 2, 2)),
+    "attention": (functional.scaled_dot_product_attention, (4, 4, 64, 32), (4, 4, 64, 32), (4, 4, 64, 32)),
+    "lstm": (recurrence, (16, 8, 64), (256, 64), (256, 64), (256,)),
+}
+
+
+def per_pass(run: Callable[[], object], passes: int) -> float:
+    """Return the least seconds that a pass took, of at most so many, in about half a second."""
+    run()
+    found, begin = [], time.perf_counter()
+    while len(found) < passes and (len(found) < 3 or time.perf_counter() - begin < 0.5):
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
 def machine(options: argparse.Namespace) -> dict:
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     name = next((line.partition(":")[2].strip() for line in flags.splitlines() if "model name" in line), "")
@@ -202,7 +282,7 @@ def machine(options: argparse.Namespace) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["speed", "memory", "train", "scaling", "machine"])
+    parser.add_argument("what", choices=["speed", "memory", "train", "scaling", "operators", "machine"])
     parser.add_argument("--ways", help="WAY:LEVEL,…")
     parser.add_argument("--level")
     parser.add_argument("--case")
@@ -214,7 +294,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    run = {"speed": speed, "memory": memory, "train": train, "scaling": scaling, "machine": machine}[options.what]
+    run = {
+        "speed": speed,
+        "memory": memory,
+        "train": train,
+        "scaling": scaling,
+        "operators": operators,
+        "machine": machine,
+    }[options.what]
     print(json.dumps(run(options)))
 
 

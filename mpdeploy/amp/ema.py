@@ -7,6 +7,7 @@ import torch
 
 from mpdeploy.amp.dtypes import widened
 from mpdeploy.amp.engine import Engine
+from mpdeploy.amp.names import fitted
 from mpdeploy.amp.result import StepResult
 from mpdeploy.errors import UsageError
 
@@ -32,10 +33,13 @@ class Ema:
         if not result.applied:
             return
         weights = self._weights()
-        torch._foreach_lerp_(list(self._averages.values()), list(weights.values()), 1 - self._decay)
-        for name in self._engine.named_buffers():
-            buffer, average = weights[name], self._averages[name]
-            average.copy_(torch.where(buffer.isfinite() & average.isfinite(), average, buffer))
+        for name, tensor in weights.items():
+            if name not in self._averages or self._averages[name].shape != tensor.shape:
+                self._averages[name] = tensor.detach().clone()  # a buffer that came or grew
+        averages = [self._averages[name] for name in weights]
+        torch._foreach_lerp_(averages, list(weights.values()), 1 - self._decay)
+        names = [name for name in self._engine.named_buffers() if weights[name].numel()]
+        _keep_infinite([self._averages[name] for name in names], [weights[name] for name in names])
 
     @contextlib.contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
@@ -44,15 +48,34 @@ class Ema:
             yield
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the averages by the names of the weights."""
-        return dict(self._averages)
+        """Return copies of the averages by the names of the weights."""
+        return {name: average.clone() for name, average in self._averages.items()}
 
     def load_state_dict(self, saved: dict[str, torch.Tensor]) -> None:
         """Go on from saved averages; raise ``UsageError`` if they are of another model."""
-        if saved.keys() != self._averages.keys():
+        found = fitted(saved, self._averages)
+        if not found.keys() >= self._averages.keys():
             raise UsageError("the saved averages are of another model", remedy="resume with the same recipe")
-        for name, average in self._averages.items():
-            average.copy_(saved[name])
+        self._averages = {
+            name: found[name].detach().to(average.device, average.dtype, copy=True)
+            for name, average in self._averages.items()
+        }
 
     def _weights(self) -> dict[str, torch.Tensor]:
         return {name: widened(tensor) for name, tensor in self._engine.named_weights().items()}
+
+
+def _keep_infinite(averages: list[torch.Tensor], buffers: list[torch.Tensor]) -> None:
+    """Put a buffer's elements where it or its average is not finite; all tensors of a kind at once."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for place, buffer in enumerate(buffers):
+        kinds.setdefault((buffer.device, buffer.dtype), []).append(place)
+    for places in kinds.values():
+        average = torch.cat([averages[place].flatten() for place in places])
+        buffer = torch.cat([buffers[place].flatten() for place in places])
+        mended = torch.where(buffer.isfinite() & average.isfinite(), average, buffer)
+        parts = torch.split_with_sizes(mended, [buffers[place].numel() for place in places])
+        torch._foreach_copy_(
+            [averages[place] for place in places],
+            [part.view_as(averages[place]) for part, place in zip(parts, places, strict=True)],
+        )

@@ -1,7 +1,6 @@
 """The engine: autocast, loss scaling and master weights around a model and its optimizers."""
 
 import contextlib
-import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,22 +10,24 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from mpdeploy.amp.agreement import agreed_norm
 from mpdeploy.amp.arithmetic import autocast, products
-from mpdeploy.amp.dtypes import TORCH_DTYPES, is_low, widened
+from mpdeploy.amp.beginning import Beginning
+from mpdeploy.amp.dtypes import TORCH_DTYPES, widened
 from mpdeploy.amp.faults import missing_kernel_explained, mixing_explained, stop_if_hopeless
-from mpdeploy.amp.gradients import is_finite, scale_, total_norm, values_of
+from mpdeploy.amp.fp32_modules import Fp32Modules
+from mpdeploy.amp.gradients import clipping, look, scale_, unscale_, values_of
+from mpdeploy.amp.holding import ModelWeights
 from mpdeploy.amp.levels import AmpConfig, Level
 from mpdeploy.amp.losses import LossScales
-from mpdeploy.amp.masters import MasterWeights, round_weights
+from mpdeploy.amp.masters import MasterWeights, repack, round_weights, weights_to_round
 from mpdeploy.amp.momentum import Momentum
 from mpdeploy.amp.observer import StepObserver
-from mpdeploy.amp.refusals import parameters_of, refuse_no_loss, refuse_unfit
-from mpdeploy.amp.result import Skip, StepResult
+from mpdeploy.amp.refusals import refuse_no_loss, refuse_unfit
+from mpdeploy.amp.result import LossOutcome, Skip, StepResult
 from mpdeploy.amp.rollback import BufferKeeper
 from mpdeploy.amp.scaling import ScaleState
-from mpdeploy.amp.slots import Slots
-from mpdeploy.amp.state import check_state
+from mpdeploy.amp.state import read_state, saved_state, take_over_optimizers
+from mpdeploy.amp.true_units import Gradients
 from mpdeploy.amp.watch import Watch
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import LOW_FORMATS
@@ -41,6 +42,10 @@ class Engine:
     several losses, more often, then ``step()``.  The loss belongs outside ``forward()``, on FP32 outputs: losses
     are where FP16 overflows first.  At a level with master weights the model is converted here, and the
     optimizers' groups hold FP32 masters from here on.
+
+    Between ``backward()`` and ``step()`` gradients are in true units, in FP32 where the optimizer works in FP32, on
+    ``model.parameters()`` and in the optimizers' groups alike: look at them, clip them, change them.  Weights may be
+    edited between steps on either side, too.
 
     ``losses`` names several losses that each have a scale of their own.  With ``group``, its processes agree on
     each step whether the gradients are finite.  ``observer`` looks on.
@@ -67,15 +72,14 @@ class Engine:
             warnings.warn(self.config.risk, RuntimeWarning, stacklevel=2)
         self._scales = LossScales(losses, self.config.scaling)
         self._group, self._observer = group, observer
-        weights = TORCH_DTYPES[self.config.weights]
-        self._masters = MasterWeights(model, self._optimizers if self.config.master_weights else [], weights)
-        if not self.config.masters:
-            round_weights(model, self._optimizers, weights)
+        self._fp32 = Fp32Modules(model, self.config.fp32_modules)
+        self._masters = self._converted()
         self._momentum = Momentum(self._optimizers, TORCH_DTYPES[self.config.momentum])
-        self._names = {id(self._masters.master_of(p)): name for name, p in model.named_parameters()}
-        self._slots = Slots(model)
+        self._weights = ModelWeights(model, self._masters)
+        self._gradients = Gradients(model, self._optimizers, self._masters)
         self._buffers, self._watch = BufferKeeper(model), Watch(model)
-        self._mid_step = False
+        self._beginning = Beginning(model, self._buffers.remember, self._begin_step)
+        self._flags: dict[str, torch.Tensor] = {}  # by loss: whether its gradients overflowed
         self._streak = 0
 
     @property
@@ -90,35 +94,68 @@ class Engine:
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
-        """Run the model's forward pass inside: autocast in the level's compute format."""
-        if not self._mid_step:
-            self._buffers.remember()
-            self._watch.begin_step()
-            if self._observer:
-                self._observer.begin_step()
-            self._mid_step = True
+        """Run the model's forward pass inside: autocast in the level's compute format.
+
+        A pass without gradients, or with the whole model in evaluation mode, is an evaluation and begins no step.
+        """
+        if torch.is_grad_enabled():
+            self._take_edits()
+        else:
+            self._masters.show()
+        self._gradients.look_out()
         explained = mixing_explained("forward") if self.config.weights in LOW_FORMATS else contextlib.nullcontext()
-        with explained, missing_kernel_explained(self.config.compute), autocast(self._device, self.config.compute):
+        with (
+            self._beginning.forward(),
+            explained,
+            missing_kernel_explained(self.config.compute),
+            autocast(self._device.type, self.config.compute),
+            self._fp32.active(),
+        ):
             yield
 
-    def backward(self, loss: torch.Tensor, of: str | None = None) -> None:
-        """Add the gradients of ``loss``, a scalar, to those of this step.
+    def backward(
+        self,
+        loss: torch.Tensor,
+        of: str | None = None,
+        *,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Sequence[torch.Tensor] | None = None,
+    ) -> None:
+        """Add the gradients of ``loss``, a scalar, to those of this step, in true units.
 
-        ``of`` names the loss where there are several; without it, it is the first.  Raises ``UsageError`` if the
-        loss is no scalar, or no gradient flows from it.
+        ``of`` names the loss where there are several; without it, it is the first.  The other options are those of
+        ``torch.Tensor.backward``: several losses of one forward pass need ``retain_graph`` but for the last,
+        ``inputs`` are the only tensors whose gradients it adds to, and come in true units, too.  As in torch,
+        gradients also reach parameters of other models that the loss depends on; clear those before their turn.
+
+        Raises ``UsageError`` if the loss is no scalar, or no gradient flows from it.
         """
         refuse_no_loss(loss)
+        name, scale = self._scales.named(of)
         if self._observer:
             self._observer.saw_loss(loss.detach())
-        if self._streak and not is_finite(loss):
-            self._watch.blame("the loss")
-        scale = self._scales.take_part(of)
-        earlier = self._set_gradients_aside() if self._scales.several else {}
-        with products(self._device, self.config.compute), mixing_explained("backward"):
-            torch.autograd.backward(loss * scale)
-        self._masters.collect_gradients()
-        if self._scales.several:
-            self._take_apart(of, scale, earlier)
+        self._watch.saw("the loss", loss)
+        self._beginning.backward()
+        if not self._gradients.any_present():
+            self._flags = {}  # somebody has cleared them since
+        flag = self._flags.setdefault(name, torch.zeros((), device=loss.device))
+        with (
+            self._gradients.adding(scale, flag, apart=self._scales.several, inputs=inputs or ()),
+            products(self._device.type, self.config.compute),
+            self._fp32.active(),
+            mixing_explained("backward"),
+        ):
+            scaled = widened(loss) * scale  # in FP16 the product would be infinite
+            torch.autograd.backward(scaled, None, retain_graph, create_graph, inputs=inputs or None)
+
+    def unscale(self) -> None:
+        """Take note of which gradients are not finite before you change them, as clamping would hide it.
+
+        They are in true units without it; at FP16 levels ``backward()`` takes the note.
+        """
+        flag = self._flags.setdefault(self._scales.named(None)[0], torch.zeros((), device=self._device))
+        unscale_(values_of(self._gradients.present()), 1.0, flag)
 
     def step(self, *, clip_norm: float | None = None) -> StepResult:
         """Apply this step's gradients and clear them; return what happened.
@@ -131,141 +168,151 @@ class Engine:
         many steps were skipped in a row or the loss scale is at its floor; that skipped step, too, has left nothing
         behind.
         """
-        parameters = [p for p in parameters_of(self._optimizers) if p.grad is not None]
+        parameters = self._gradients.present()
         if not parameters:
             raise UsageError("a step without gradients", remedy="call backward(loss) before step()")
         if clip_norm is not None and not clip_norm > 0:
             raise UsageError(f"gradients cannot be clipped to a norm of {clip_norm}", remedy="choose a positive one")
-        gradients = values_of(parameters)
-        unit = 1.0 if self._scales.several else self._scales.first.scale
-        if not self._scales.several:
-            self._show(parameters, gradients, unit)
-        norm = agreed_norm(total_norm(gradients), self._group) / unit
-        outcomes = self._scales.end_step(finite=math.isfinite(norm))
-        if math.isfinite(norm):
-            clip = min(1.0, clip_norm / (norm + 1e-6)) if clip_norm is not None else 1.0
-            scale_(gradients, clip / unit)
-            self._momentum.wake()
-            for optimizer in self._optimizers:
-                optimizer.step()
-            self._momentum.rest()
-            self._masters.publish()
-            self._streak = 0
-            self._watch.disarm()
-            result = StepResult(None, outcomes, norm, clipped=clip < 1)
+        self._take_edits()
+        if self._observer:
+            self._show(self._observer, parameters)
+        flags = self._flags or {self._scales.named(None)[0]: torch.zeros((), device=self._device)}
+        seen = look(parameters, list(flags.values()), self._group)
+        overflowed = [name for name, raised in zip(flags, seen.flagged, strict=True) if raised]
+        if seen.norm is None and not overflowed:
+            overflowed = list(flags)  # only together, or there is just one: all are to blame
+        outcomes = self._scales.end_step(flags, overflowed)
+        if seen.norm is not None and not overflowed:
+            result = self._applied(parameters, seen.norm, clip_norm, outcomes)
         else:
-            bad = [p for p, g in zip(parameters, gradients, strict=True) if not is_finite(g)]
-            self._buffers.restore()
-            self._streak += 1
-            self._watch.arm()
-            names = tuple(self._names.get(id(p), "a parameter outside the model") for p in bad)
-            result = StepResult(Skip.NONFINITE_GRADIENT, outcomes, None, nonfinite=names, streak=self._streak)
-        self._clear()
+            result = self._skipped(parameters, seen.nonfinite, outcomes)
+        self._end_step()
         if self._observer:
             self._observer.end_step(result)
-        stop_if_hopeless(result, self.config, exhausted=self._scales.exhausted, culprit=self._watch.culprit)
+        stop_if_hopeless(result, self.config, exhausted=self._scales.exhausted, culprit=lambda: self._watch.culprit)
+        self._watch.forget()
         return result
 
-    @contextlib.contextmanager
-    def full_precision(self) -> Iterator[None]:
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients of what the optimizers move, in the model and in their groups."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none)
+        self._flags = {}
+
+    def discard(self) -> None:
+        """Give up the step that is under way, as after an exception: it leaves nothing behind, and no scale moves."""
+        if self._beginning.has_passes:
+            self._buffers.restore()
+        self._end_step()
+        self._watch.forget()
+
+    def full_precision(self) -> contextlib.AbstractContextManager[None]:
         """Let the model hold its FP32 weights while the context lasts, to evaluate or save it.
 
         Low-precision weights without a master, frozen ones or all, are widened to FP32 for the time.
         """
-        bare = [p for p in self._model.parameters() if is_low(p) and self._masters.master_of(p) is p]
-        wide = {id(p): nn.Parameter(p.detach().float(), requires_grad=p.requires_grad) for p in bare}
-        with self._slots.holding({**self._masters.stand_ins, **wide}):
-            yield
+        return self._weights.full_precision()
 
     def named_weights(self) -> dict[str, torch.Tensor]:
         """Return what training moves, by name: FP32 masters or the parameters themselves, floating-point buffers."""
-        parameters = {name: self._masters.master_of(p) for name, p in self._model.named_parameters()}
-        return {**parameters, **self.named_buffers()}
+        return self._weights.named()
 
     def named_buffers(self) -> dict[str, torch.Tensor]:
-        """Return the model's floating-point buffers by name."""
-        return {name: buffer for name, buffer in self._model.named_buffers() if buffer.is_floating_point()}
+        """Return the floating-point buffers that are part of the model's state, by name."""
+        return self._weights.named_buffers()
 
-    @contextlib.contextmanager
-    def holding(self, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    def holding(self, values: Mapping[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
         """Let the model hold ``values``, by name, in place of its parameters and buffers while the context lasts."""
-        own = [*self._model.named_parameters(), *self._model.named_buffers()]
-        held = [(tensor, tensor.data) for name, tensor in own if name in values]
-        for name, tensor in own:
-            if name in values:
-                tensor.data = values[name].to(tensor.dtype)
-        try:
-            yield
-        finally:
-            for tensor, data in held:
-                tensor.data = data
+        return self._weights.holding(values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a later run needs to go on: FP32 model state, optimizer states, loss scales.
+        """Return a copy of all that a later run needs to go on: FP32 model state, optimizer states, loss scales.
 
-        Loads with ``weights_only=True``.
+        It loads with ``weights_only=True``.  Names are those of the model without wrappers.
         """
-        with self.full_precision():
-            model = {name: widened(tensor.detach()).clone() for name, tensor in self._model.state_dict().items()}
-        return {
-            "config": repr(self.config),
-            "model": model,
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "scales": self._scales.state_dict(),
-            "streak": self._streak,
-        }
+        return saved_state(
+            self.config, self._weights.snapshot(), self._optimizers, self._scales.state_dict(), self._streak
+        )
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state_dict`` returned, of the same model, optimizers and level.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned, of the same model and optimizers.
 
-        Raises ``UsageError`` if something is missing, the weights are not FP32, or the configuration is another.
+        The level and its configuration may be others: what is saved is FP32.  Where only one of them scales losses,
+        the scale starts anew.  Raises ``UsageError`` if something is missing, does not fit, or is not FP32.
         """
-        check_state(state, repr(self.config), len(self._optimizers))
-        self._scales.load_state_dict(state["scales"])
-        self._clear()
-        self._model.load_state_dict(state["model"])  # rounds, exactly where there is no master
-        if self.config.master_weights:
-            with self.full_precision():
-                self._model.load_state_dict(state["model"])
-            self._masters.publish()
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+        saved = read_state(state, self._optimizers)
+        model = self._weights.fitting(saved["model"])
+        self._scales.load_state_dict(saved["scales"])
+        self._end_step()
+        self._weights.load(model)
+        take_over_optimizers(self._optimizers, saved["optimizers"])
         self._momentum.rest()
-        self._streak = state["streak"]
+        self._streak = saved["streak"]
         if self._streak:
             self._watch.arm()
 
     @property
-    def _device(self) -> str:
-        return next(self._model.parameters()).device.type  # looked up each time: the model may move
+    def _device(self) -> torch.device:
+        return next(self._model.parameters()).device  # each time: the model may move
 
-    def _set_gradients_aside(self) -> dict[int, torch.Tensor]:
-        earlier = {}
-        for parameter in parameters_of(self._optimizers):
-            if parameter.grad is not None:
-                earlier[id(parameter)], parameter.grad = parameter.grad, None
-        return earlier
+    def _converted(self) -> MasterWeights:
+        """Convert the model as the level wants it."""
+        config, dtype = self.config, TORCH_DTYPES[self.config.weights]
+        if config.weights not in LOW_FORMATS:
+            return MasterWeights(self._optimizers, None, ())
+        to_round = weights_to_round(self._model, self._fp32.modules)
+        masters = MasterWeights(self._optimizers, dtype if config.masters else None, to_round)
+        if not config.masters:
+            round_weights(to_round, self._optimizers, dtype)
+        repack(self._model)
+        return masters
 
-    def _take_apart(self, of: str | None, scale: float, earlier: dict[int, torch.Tensor]) -> None:
-        """Judge and unscale the gradients of one loss, then add the earlier ones; all are FP32 and in true units."""
-        own = [p for p in parameters_of(self._optimizers) if p.grad is not None]
-        gradients = values_of(own)
-        if gradients:
-            self._show(own, gradients, scale)
-            self._scales.saw(of, agreed_norm(total_norm(gradients), self._group))
-            scale_(gradients, 1 / scale)
-        for parameter in parameters_of(self._optimizers):
-            if id(parameter) in earlier:
-                held = earlier[id(parameter)]
-                parameter.grad = held if parameter.grad is None else parameter.grad + held
+    def _take_edits(self) -> None:
+        """Take over what was done to the model and the optimizers since the last look."""
+        if self.config.masters:  # else low-precision weights are what the level is
+            self._masters.admit(self._weights.names)
+        if len(self._masters):
+            self._masters.refuse_replaced({id(parameter) for parameter in self._model.parameters()})
+            self._masters.refresh()
 
-    def _show(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], scale: float) -> None:
+    def _begin_step(self) -> None:
         if self._observer:
-            named = {self._names[id(p)]: g for p, g in zip(parameters, gradients, strict=True) if id(p) in self._names}
-            self._observer.saw_gradients(named, scale)
+            self._observer.begin_step()
 
-    def _clear(self) -> None:
-        self._model.zero_grad(set_to_none=True)
+    def _applied(
+        self,
+        parameters: Sequence[torch.Tensor],
+        norm: float,
+        clip_norm: float | None,
+        outcomes: tuple[LossOutcome, ...],
+    ) -> StepResult:
+        clip = clipping(norm, clip_norm)
+        scale_(values_of(parameters), clip)
+        self._momentum.wake()
         for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        self._mid_step = False
+            optimizer.step()
+        self._momentum.rest()
+        self._masters.publish()
+        self._streak = 0
+        self._watch.disarm()
+        return StepResult(None, outcomes, norm, clipped=clip < 1)
+
+    def _skipped(
+        self, parameters: Sequence[torch.Tensor], nonfinite: Sequence[int], outcomes: tuple[LossOutcome, ...]
+    ) -> StepResult:
+        if self._beginning.has_passes:
+            self._buffers.restore()
+        self._streak += 1
+        self._watch.arm()
+        names = self._weights.names()
+        bad = tuple(names.get(id(parameters[place]), "a parameter outside the model") for place in nonfinite)
+        return StepResult(Skip.NONFINITE_GRADIENT, outcomes, None, nonfinite=bad, streak=self._streak)
+
+    def _show(self, observer: StepObserver, parameters: Sequence[torch.Tensor]) -> None:
+        names = self._weights.names()
+        named = {names[id(p)]: g for p, g in zip(parameters, values_of(parameters), strict=True) if id(p) in names}
+        observer.saw_gradients(named, self._scales.first.scale)
+
+    def _end_step(self) -> None:
+        self.zero_grad()
+        self._beginning.end()

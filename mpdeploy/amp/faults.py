@@ -1,7 +1,7 @@
 """Faults during training, told with their cause."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mpdeploy.amp.levels import AmpConfig
 from mpdeploy.amp.result import StepResult
@@ -9,7 +9,8 @@ from mpdeploy.errors import ModelError, TrainingDiverged
 from mpdeploy.numerics.formats import Format
 
 _MIXING_REMEDIES = {
-    "forward": "cast to the weights' dtype where autocast is disabled, or train at a mixed level (FP32 weights)",
+    "forward": "cast to the weights' dtype where autocast is disabled, name the module in AmpConfig(fp32_modules=…), "
+    "or train at a mixed level (FP32 weights)",
     "backward": "decorate a custom autograd Function with torch.amp.custom_fwd and torch.amp.custom_bwd",
 }
 
@@ -30,10 +31,15 @@ def mixing_explained(which: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def missing_kernel_explained(compute: Format) -> Iterator[None]:
-    """Turn oneDNN's words for an operator that the processor has no kernel for into a ``ModelError``."""
+    """Turn oneDNN's and torch.compile's words for an operator without a kernel into a ``ModelError``."""
     try:
         yield
     except RuntimeError as error:
+        if "non-infra torch dispatch mode" in str(error):
+            raise ModelError(
+                f"torch.compile cannot trace products that this processor has no {compute.value} kernel for",
+                remedy="leave fullgraph=True out here: the model then runs uncompiled",
+            ) from error
         if "could not create a primitive" not in str(error):
             raise
         raise ModelError(
@@ -42,7 +48,7 @@ def missing_kernel_explained(compute: Format) -> Iterator[None]:
         ) from error
 
 
-def stop_if_hopeless(result: StepResult, config: AmpConfig, *, exhausted: bool, culprit: str) -> None:
+def stop_if_hopeless(result: StepResult, config: AmpConfig, *, exhausted: bool, culprit: Callable[[], str]) -> None:
     """Raise ``TrainingDiverged`` if so many steps were skipped that more of the same will not help."""
     if result.applied or not (result.streak >= config.patience or (exhausted and result.streak >= 2)):
         return
@@ -50,9 +56,10 @@ def stop_if_hopeless(result: StepResult, config: AmpConfig, *, exhausted: bool, 
     if exhausted:
         why += f" and the loss scale is at its floor of {result.scale_after:g}"
     # The backward pass meets the parameters in about the reverse of the model's order.
-    first = f"`{result.nonfinite[-1]}`" if result.nonfinite else "a parameter of another process"
+    first = f"`{result.nonfinite[-1]}`" if result.nonfinite else "a parameter of another process, or changed since"
     raise TrainingDiverged(
-        f"{why}: first not finite is {culprit or 'a gradient'}, of the parameters that of {first}",
+        f"{why}: first not finite is {culprit() or 'a gradient'}, of the parameters that of {first}",
         remedy="lower the learning rate, or look at this step's data"
+        + (", or let the scale go lower with LossScaling(floor=…)" if exhausted else "")
         + (", or train at a bf16 level, which has FP32's range" if config.compute is Format.FP16 else ""),
     )

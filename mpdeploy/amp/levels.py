@@ -1,6 +1,6 @@
 """Precision levels: one word each, expanding to a frozen configuration that can be printed and compared."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from mpdeploy.amp.scaling import LossScaling
@@ -18,7 +18,9 @@ class AmpConfig:
     what their FP32 kernels may round to.  ``weights`` is the format in which the model holds its weights between
     steps; with ``masters`` the optimizer updates FP32 copies of low-precision ones.  ``momentum`` is the format in
     which the optimizer's first moment rests between steps.  ``scaling`` is the rule of the loss scale, or None.
-    Training stops after ``patience`` skipped steps in a row.  Contradictions raise ``UsageError``.
+    Training stops after ``patience`` skipped steps in a row.  ``fp32_modules`` are globs over the names of modules
+    that compute in FP32, with FP32 weights, whatever the rest does; `head.*` means `head` itself as well.
+    Contradictions raise ``UsageError``.
     """
 
     compute: Format
@@ -27,6 +29,7 @@ class AmpConfig:
     momentum: Format = Format.FP32
     scaling: LossScaling | None = None
     patience: int = 20
+    fp32_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for value in (self.compute, self.weights, self.momentum):
@@ -56,6 +59,16 @@ class AmpConfig:
                 f"momentum cannot rest in `{self.momentum.value}` here",
                 remedy="choose bf16 or fp16, at a level whose optimizer updates FP32 weights",
             )
+        if not isinstance(self.fp32_modules, (tuple, list)):
+            raise UsageError(
+                f"{self.fp32_modules!r} are no names of modules", remedy='give a tuple of globs, as in ("head.*",)'
+            )
+        object.__setattr__(self, "fp32_modules", tuple(self.fp32_modules))
+        if self.fp32_modules and self.compute is Format.TF32:
+            raise UsageError(
+                "at tf32 all products are rounded alike, those of some modules cannot stay FP32",
+                remedy="train at fp32, or at a low-precision level",
+            )
         if self.patience < 2:
             raise UsageError(
                 f"a patience of {self.patience} leaves no second step in which to look for the cause",
@@ -66,8 +79,9 @@ class AmpConfig:
         """Say in one line what the configuration does."""
         kept = " with fp32 masters" if self.master_weights else ""
         scale = f"loss scale {self.scaling}" if self.scaling else "no loss scale"
+        wide = f"{', '.join(self.fp32_modules)} in fp32, " if self.fp32_modules else ""
         return (
-            f"compute {self.compute.value}, weights {self.weights.value}{kept}, momentum {self.momentum.value}, "
+            f"compute {self.compute.value}, weights {self.weights.value}{kept}, {wide}momentum {self.momentum.value}, "
             f"{scale}, stops after {self.patience} skipped steps in a row"
         )
 
@@ -84,8 +98,9 @@ class AmpConfig:
 
     @property
     def name(self) -> str:
-        """The word of the level that this is, or one that says that it is none of them, as in ``fp16-custom``."""
-        return next((level.value for level in Level if level.config == self), f"{self.compute.value}-custom")
+        """The word of the level that this is, FP32 modules apart, or one that says that it is none: ``fp16-custom``."""
+        plain = replace(self, fp32_modules=())
+        return next((level.value for level in Level if level.config == plain), f"{self.compute.value}-custom")
 
     @property
     def master_weights(self) -> bool:

@@ -1,7 +1,6 @@
 """The loss scales of an engine: one state for each named loss, moved by what a step saw."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from mpdeploy.amp.result import LossOutcome
 from mpdeploy.amp.scaling import LossScaling, ScaleState
@@ -18,7 +17,6 @@ class LossScales:
             raise UsageError(f"the losses are named {list(names)}", remedy="name at least one, all differently")
         self._rule = rule
         self._states = {name: rule.start() if rule else _NO_SCALE for name in names}
-        self._finite: dict[str, bool] = {}
 
     @property
     def several(self) -> bool:
@@ -30,31 +28,21 @@ class LossScales:
         """The state of the first loss."""
         return next(iter(self._states.values()))
 
-    def take_part(self, name: str | None) -> float:
-        """Note that the loss takes part in this step (None: the first) and return its scale."""
+    def named(self, name: str | None) -> tuple[str, float]:
+        """Return the name of a loss (None: the first) and its scale; raise ``UsageError`` if there is none."""
         name = next(iter(self._states)) if name is None else name
         if name not in self._states:
             raise UsageError(f"there is no loss `{name}`", remedy=f"the engine's losses are {list(self._states)}")
-        self._finite.setdefault(name, True)
-        return self._states[name].scale
+        return name, self._states[name].scale
 
-    def saw(self, name: str | None, norm: float) -> None:
-        """Note the norm of the gradients of one loss alone."""
-        name = next(iter(self._states)) if name is None else name
-        self._finite[name] &= math.isfinite(norm)
-
-    def end_step(self, *, finite: bool) -> tuple[LossOutcome, ...]:
-        """Move the scales of the losses that took part; ``finite`` tells whether all gradients together were."""
-        if not finite and all(self._finite.values()):
-            # Only together they overflowed, or there is just one: then all are to blame.
-            self._finite = dict.fromkeys(self._finite, False)
+    def end_step(self, took_part: Collection[str], overflowed: Collection[str]) -> tuple[LossOutcome, ...]:
+        """Move the scales of the losses that took part; ``overflowed`` are those whose gradients were not finite."""
         outcomes = []
-        for name in [name for name in self._states if name in self._finite]:
-            before, was_finite = self._states[name], self._finite[name]
+        for name in [name for name in self._states if name in took_part]:
+            before, finite = self._states[name], name not in overflowed
             if self._rule:
-                self._states[name] = self._rule.update(before, finite=was_finite)
-            outcomes.append(LossOutcome(name, before.scale, self._states[name].scale, was_finite))
-        self._finite = {}
+                self._states[name] = self._rule.update(before, finite=finite)
+            outcomes.append(LossOutcome(name, before.scale, self._states[name].scale, finite))
         return tuple(outcomes)
 
     @property
@@ -65,15 +53,22 @@ class LossScales:
             return False
         return any(s.scale <= rule.floor and s.bad_streak > rule.hysteresis for s in self._states.values())
 
-    def state_dict(self) -> dict[str, list[float]]:
-        """Return the states as plain numbers by the names of the losses."""
-        return {name: [s.scale, s.clean_steps, s.bad_streak] for name, s in self._states.items()}
+    def state_dict(self) -> dict[str, list[float] | None]:
+        """Return the states as plain numbers by the names of the losses, None where losses are not scaled."""
+        return {
+            name: [s.scale, s.clean_steps, s.bad_streak] if self._rule else None for name, s in self._states.items()
+        }
 
-    def load_state_dict(self, saved: dict[str, list[float]]) -> None:
-        """Go on from saved states; raise ``UsageError`` if they belong to other losses."""
-        if not isinstance(saved, dict) or saved.keys() != self._states.keys():
+    def load_state_dict(self, saved: Mapping[str, Sequence[float] | None]) -> None:
+        """Go on from saved states, within what this engine's rule allows; where none was kept, the rule's start holds.
+
+        Raises ``UsageError`` if they belong to other losses.
+        """
+        if not isinstance(saved, Mapping) or saved.keys() != self._states.keys():
             raise UsageError(
                 f"the saved state has no loss scale for {list(self._states)}",
                 remedy="resume from a state that this engine's state_dict() returned",
             )
-        self._states = {name: ScaleState(float(s), int(c), int(b)) for name, (s, c, b) in saved.items()}
+        if self._rule:
+            for name, numbers in saved.items():
+                self._states[name] = self._rule.taking_over(numbers)

@@ -2,9 +2,10 @@
 
 That is what a GPU's tensor cores do: they sum in FP32.  Which products those are is asked of the processor, operator
 by operator.  Without units for a format torch's own kernels are 18 to 62 times slower than its FP32 ones (matrix
-products and convolutions, FP16 on an AVX-512 processor, BF16 on one with AVX2), and oneDNN has no recurrences.  With
-FP16 units (AVX512-FP16, AMX) its matrix products are right and fast, its convolutions forward and backward take 100
-times as long as in FP32, and it takes an LSTM and then finds that it has no kernel.
+products and convolutions, FP16 on an AVX-512 processor, BF16 on one with AVX2), and oneDNN has no recurrences.
+Products with vectors sum in FP32 as they are, and are as fast as memory.  With FP16 units (AVX512-FP16, AMX) oneDNN's
+matrix products are right and fast, its convolutions forward and backward take 100 times as long as in FP32, and it
+takes an LSTM and then finds that it has no kernel.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpdeploy.amp.dtypes import TORCH_DTYPES
+from mpdeploy.amp.recurrences import Fp32Recurrences
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 
 
@@ -25,7 +27,7 @@ def _operators(names: str) -> frozenset[Any]:
 # What torch hands to oneDNN's FP16 matrix product where the processor has units for it.
 _MATRIX_PRODUCTS = _operators("mm addmm bmm baddbmm")
 _PRODUCTS = _MATRIX_PRODUCTS | _operators(
-    "addbmm mv addmv dot vdot addr _trilinear convolution convolution_backward mkldnn_rnn_layer"
+    "addbmm addr _trilinear convolution convolution_backward mkldnn_rnn_layer"
     " mkldnn_rnn_layer_backward _scaled_dot_product_flash_attention_for_cpu"
     " _scaled_dot_product_flash_attention_for_cpu_backward"
 )
@@ -97,7 +99,7 @@ def low_products(device: str, compute: Format, *, autocast: bool) -> Iterator[No
     short_cut = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with Fp32Sums(TORCH_DTYPES[compute], products, autocast=autocast):
+        with Fp32Recurrences(TORCH_DTYPES[compute]), Fp32Sums(TORCH_DTYPES[compute], products, autocast=autocast):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(short_cut)

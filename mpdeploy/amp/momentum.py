@@ -30,7 +30,7 @@ class Momentum:
         for state in self._states():
             for name in _FIRST_MOMENTS:
                 moment = state.get(name)
-                if isinstance(moment, torch.Tensor):
+                if isinstance(moment, torch.Tensor) and moment.is_floating_point():  # complex ones stay as they are
                     state[name] = moment.to(dtype)
 
     def _states(self) -> Iterator[dict[str, object]]:

@@ -18,7 +18,7 @@ class StepObserver(Protocol):
         """Before each backward pass: the loss, unscaled."""
 
     def saw_gradients(self, gradients: Mapping[str, torch.Tensor], scale: float) -> None:
-        """Before they are applied: gradients by the names of their parameters, still multiplied by ``scale``."""
+        """Before they are applied: gradients by the names of their parameters, and the scale they were computed at."""
 
     def end_step(self, result: StepResult) -> None:
         """After the step."""

@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch.optim import LBFGS, SGD, Optimizer
 
 from mpdeploy.amp.levels import AmpConfig
+from mpdeploy.amp.weights import LowWeight
 from mpdeploy.errors import UsageError
 from mpdeploy.numerics.formats import LOW_FORMATS, Format
 
@@ -29,9 +31,15 @@ def refuse_unfit(model: nn.Module, optimizers: Sequence[Optimizer], config: AmpC
                 f"the weight `{name}` is given in {low}: what FP32 held is gone, and updates would round away",
                 remedy=f"give the model in FP32, or train it at {low}-master, which makes FP32 masters of its weights",
             )
+    if config.weights in LOW_FORMATS and any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise UsageError(
+            f"weights turn into {config.weights.value} here, and DistributedDataParallel knows them in FP32",
+            remedy="wrap the model in DistributedDataParallel after making the engine",
+        )
     if not optimizers:
         raise UsageError("there is no optimizer", remedy="make one from model.parameters()")
     own = {id(parameter) for parameter in model.parameters()}
+    own |= {id(p.master) for p in model.parameters() if isinstance(p, LowWeight)}  # behind which an engine put it
     for optimizer in optimizers:
         if isinstance(optimizer, LBFGS):
             raise UsageError(

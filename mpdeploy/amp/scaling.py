@@ -5,6 +5,7 @@ and the gradients are divided by it afterwards, so that small ones survive.  A d
 gradients stay finite and backs off when they overflow (Micikevicius et al., "Mixed Precision Training", 2018).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mpdeploy.errors import UsageError
@@ -71,6 +72,14 @@ class LossScaling:
     def start(self) -> ScaleState:
         """Return the state before the first step."""
         return ScaleState(self.initial)
+
+    def taking_over(self, numbers: Sequence[float] | None) -> ScaleState:
+        """Return the state from which to go on: saved numbers of perhaps another rule, None if there are none."""
+        if numbers is None or not self.moves:
+            return self.start()
+        scale, clean_steps, bad_streak = numbers
+        within = min(self.ceiling, max(self.floor, float(scale)))
+        return ScaleState(within, min(int(clean_steps), self.interval - 1), int(bad_streak))
 
     def update(self, state: ScaleState, *, finite: bool) -> ScaleState:
         """Return the state after a step whose gradients were all finite, or not."""

@@ -94,6 +94,7 @@ class Telemetry:
                     sample=self._sample(self._meter) if self._meter is not None else None,
                 )
             )
+        self._losses = []
         self._step += 1
 
     def _sample(self, meter: RangeMeter) -> Sample:
@@ -102,9 +103,9 @@ class Telemetry:
         for samples, sizes, scale in self._gradients:
             for name, values in samples.items():
                 magnitude = np.abs(values.astype(np.float64))
-                shares = shares_of(magnitude, self._format), shares_of(magnitude / scale, self._format)
+                shares = shares_of(magnitude * scale, self._format), shares_of(magnitude, self._format)
                 layers.setdefault(name.rpartition(".")[0] or name, []).append((sizes[name], *shares))
-                counts += _exponents(magnitude / scale) * (sizes[name] / len(values))
+                counts += _exponents(magnitude) * (sizes[name] / len(values))
         return Sample(
             layers=tuple(
                 LayerGradients(name, sum(size for size, *_ in parts), _mean(parts, 1), _mean(parts, 2))

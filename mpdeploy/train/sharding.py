@@ -5,6 +5,7 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from mpdeploy.amp.dtypes import TORCH_DTYPES
+from mpdeploy.amp.fp32_modules import Fp32Modules
 from mpdeploy.amp.levels import AmpConfig
 from mpdeploy.amp.masters import KEPT_FP32
 
@@ -13,7 +14,8 @@ def shard(model: nn.Module, config: AmpConfig) -> None:
     """Shard the model's parameters in place.
 
     The shards stay FP32.  At a level with master weights each pass gathers them in the level's low format, except
-    those of normalisation layers, and reduces gradients in FP32; at other levels it gathers FP32.
+    those of normalisation layers and of modules that compute in FP32, and reduces gradients in FP32; at other levels
+    it gathers FP32.
     """
     if config.master_weights:
         low = MixedPrecisionPolicy(
@@ -23,6 +25,10 @@ def shard(model: nn.Module, config: AmpConfig) -> None:
         for module in model.modules():
             if isinstance(module, KEPT_FP32):
                 fully_shard(module, mp_policy=whole)
+        for module in Fp32Modules(model, config.fp32_modules).outermost:
+            for part in module if isinstance(module, nn.ModuleList) else (module,):
+                if not isinstance(part, KEPT_FP32):
+                    fully_shard(part, mp_policy=whole)
     else:
         low = MixedPrecisionPolicy(cast_forward_inputs=False)
     for block in _blocks(model):

@@ -1,14 +1,13 @@
 """Run by torchrun: does one training after the other together, and writes how they went, one file per process."""
 
 import json
-import math
 import sys
 from pathlib import Path
 
 import torch
 
 from mpdeploy.amp import Level
-from mpdeploy.amp.agreement import agreed_norm
+from mpdeploy.amp.agreement import agree
 from mpdeploy.train.loading import load_recipe
 from mpdeploy.train.loop import Settings, Training
 from mpdeploy.train.world import Sharding, end_at_once, join
@@ -28,7 +27,8 @@ if __name__ == "__main__":
                 break
         else:
             training.finish()
-    agreed = agreed_norm(math.inf if world.rank else 1.0, world.group)
-    (out / f"{world.rank}.json").write_text(json.dumps({"skipped": skipped, "agreed": agreed}))
+    flags = torch.tensor([float(world.rank), 0.0])
+    agree(flags, world.group)
+    (out / f"{world.rank}.json").write_text(json.dumps({"skipped": skipped, "agreed": flags.tolist()}))
     world.leave()
     end_at_once(0)
