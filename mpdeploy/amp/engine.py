@@ -152,7 +152,7 @@ class Engine:
     def unscale(self) -> None:
         """Take note of which gradients are not finite before you change them, as clamping would hide it.
 
-        Without this call they are in true units, too, and at FP16 levels the note is taken in ``backward()``.
+        They are in true units without it; at FP16 levels ``backward()`` takes the note.
         """
         flag = self._flags.setdefault(self._scales.named(None)[0], torch.zeros((), device=self._device))
         unscale_(values_of(self._gradients.present()), 1.0, flag)
@@ -180,7 +180,7 @@ class Engine:
         seen = look(parameters, list(flags.values()), self._group)
         overflowed = [name for name, raised in zip(flags, seen.flagged, strict=True) if raised]
         if seen.norm is None and not overflowed:
-            overflowed = list(flags)  # only together they overflowed, or there is just one: then all are to blame
+            overflowed = list(flags)  # only together, or there is just one: all are to blame
         outcomes = self._scales.end_step(flags, overflowed)
         if seen.norm is not None and not overflowed:
             result = self._applied(parameters, seen.norm, clip_norm, outcomes)
@@ -253,7 +253,7 @@ class Engine:
 
     @property
     def _device(self) -> torch.device:
-        return next(self._model.parameters()).device  # looked up each time: the model may move
+        return next(self._model.parameters()).device  # each time: the model may move
 
     def _converted(self) -> MasterWeights:
         """Convert the model as the level wants it."""
