@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from mpdeploy.conversion.api import convert as convert
     from mpdeploy.engine.api import build as build
     from mpdeploy.pipeline.api import export as export
+    from mpdeploy.pipeline.train import train as train
     from mpdeploy.searching.api import search as search
     from mpdeploy.session.model import load as load
     from mpdeploy.verification.api import verify as verify
@@ -20,6 +21,7 @@ _HOMES = {
     "export": "mpdeploy.pipeline.api",
     "load": "mpdeploy.session.model",
     "search": "mpdeploy.searching.api",
+    "train": "mpdeploy.pipeline.train",
     "verify": "mpdeploy.verification.api",
 }
 __all__ = ["__version__", *_HOMES]

@@ -154,7 +154,7 @@ def _interrupted(stop: BaseException) -> NoReturn:
     terminated = isinstance(stop, TerminatedError)
     kept = str(stop) if isinstance(stop, KeyboardInterrupt) and stop.args else "nothing half-written was left"
     warn(f"mpdeploy: {'terminated' if terminated else 'interrupted'}; {kept}")
-    sys.exit(TERMINATED if terminated else INTERRUPTED)
+    _end(TERMINATED if terminated else INTERRUPTED)
 
 
 def _stop_in(fault: BaseException) -> BaseException | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from mpdeploy.numerics.formats import Format
 from mpdeploy.numerics.telemetry import ModuleRange, Sample, StepLine, TelemetryHeader
+from mpdeploy.numerics.training import TrainingRecord
 from mpdeploy.report import curves
 from mpdeploy.report.render import rendered
 
@@ -51,7 +52,7 @@ class Histogram:
     scaled_zero: float
 
 
-def training_page(header: TelemetryHeader, lines: Sequence[StepLine]) -> str:
+def training_page(header: TelemetryHeader, lines: Sequence[StepLine], record: TrainingRecord | None = None) -> str:
     """Return the page: no script, no request, light and dark; what comes from the recipe is escaped.
 
     ``lines`` holds at least one step.

@@ -58,7 +58,7 @@ def test_the_report_shows_what_the_telemetry_says(mlp, tmp_path, capsys):
     assert not re.search(r"(src|href)=\"(?!data:)", page), "opens offline"
     assert "<script" not in page
     assert header.configuration in parsed.text
-    layer = next(layer for layer in lines[-1].sample.layers if layer.name == "0")
+    layer = next(layer for layer in [line for line in lines if line.sample][-1].sample.layers if layer.name == "0")
     assert layer.without_scale.zero > layer.with_scale.zero
     for name in ("0", "1", "4", "(the model)", "(input)"):
         assert f"<code>{name}</code>" in page
@@ -85,7 +85,7 @@ def test_a_damaged_telemetry_file_is_told_with_the_line(mlp, tmp_path):
     path.write_bytes(whole + b"x\n")
     with pytest.raises(UsageError, match=rf"line {len(lines) + 2}"):
         read_telemetry(path)
-    path.write_bytes(whole.replace(b"mpdeploy.telemetry/1", b"mpdeploy.telemetry/9"))
+    path.write_bytes(whole.replace(b"mpdeploy.telemetry/2", b"mpdeploy.telemetry/9"))
     with pytest.raises(UsageError, match="schema"):
         read_telemetry(path)
 
