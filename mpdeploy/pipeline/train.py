@@ -13,6 +13,7 @@ from mpdeploy.report.training import training_page
 from mpdeploy.runtime.apart import require_apart
 from mpdeploy.train.checkpoint import CheckpointRecord
 from mpdeploy.train.chronicle import RECORD, read_record
+from mpdeploy.train.faults import surroundings_told
 from mpdeploy.train.handover import BEST, CALIBRATION, CHECKPOINT, HELD_OUT
 from mpdeploy.train.loading import LoadedRecipe, load_recipe
 from mpdeploy.train.lock import held
@@ -138,7 +139,8 @@ def write_page(folder: Path) -> Path:
     if not lines:
         where = str(folder / TELEMETRY)
         raise UsageError("the telemetry holds no steps", where=where, remedy="train at least one step")
-    write_text(folder / PAGE, training_page(header, lines, read_record(folder / RECORD)))
+    with surroundings_told(folder):
+        write_text(folder / PAGE, training_page(header, lines, read_record(folder / RECORD)))
     return folder / PAGE
 
 

@@ -19,8 +19,8 @@ def surroundings_told(folder: Path) -> Iterator[None]:
     try:
         yield
     except MpdeployError as error:
-        if isinstance(error.__cause__, OSError):
-            error.remedy = f"{error.remedy}; {_goes_on(folder)}"
+        if isinstance(error.__cause__, OSError) and not error.remedy.endswith(words := _goes_on(folder)):
+            error.remedy = f"{error.remedy}; {words}"
         raise
     except BaseException as error:
         met = _met_by_shards(error)
