@@ -112,22 +112,24 @@ def short(value: float) -> str:
         return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     mantissa, _, exponent = f"{value:.2e}".partition("e")
     mantissa = mantissa.rstrip("0").rstrip(".")
-    return power(10, int(exponent)) if mantissa == "1" else f"{mantissa}·{power(10, int(exponent))}"
+    factor = {"1": "", "-1": "-"}.get(mantissa, f"{mantissa}·")
+    return factor + power(10, int(exponent))
 
 
 def _levels(low: float, high: float, scale: Scale) -> tuple[Mark, ...]:
     """Round values for the axis, a handful, from the top down."""
     if high == low:
         return ((_from_top(low, low, high), short(_value(low, scale))),)
-    if scale is Scale.LINEAR or (scale is Scale.TEN and high - low < 1):
-        bottom, top = _value(low, scale), _value(high, scale)
-        marks = [(_scaled(value, scale), short(value)) for value in _round_values(bottom, top)]
-    else:
+    bottom, top = _value(low, scale), _value(high, scale)
+    if scale is Scale.TWO or (scale is Scale.TEN and high - low >= 2):
         stride = max(1, math.ceil((high - low) / _TICKS))
         first = math.ceil(low / stride) * stride
         base = 2 if scale is Scale.TWO else 10
         marks = [(float(e), _power_or_number(base, e)) for e in range(first, math.floor(high) + 1, stride)]
-    return tuple((_from_top(place, low, high), text) for place, text in reversed(marks) if place is not None)
+    else:
+        values = _round_values(bottom, top) if scale is Scale.LINEAR or high - low < 0.6 else _one_two_five(bottom, top)
+        marks = [(place, short(value)) for value in values if (place := _scaled(value, scale)) is not None]
+    return tuple((_from_top(place, low, high), text) for place, text in reversed(marks))
 
 
 def _power_or_number(base: int, exponent: int) -> str:
@@ -140,6 +142,12 @@ def _round_values(low: float, high: float) -> list[float]:
     step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _one_two_five(low: float, high: float) -> list[float]:
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    values = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
+    return [value for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
 
 
 def _from_top(value: float, low: float, high: float) -> float:

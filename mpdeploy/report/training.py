@@ -112,7 +112,10 @@ def _metrics(record: TrainingRecord | None) -> list[tuple[str, list[curves.Point
     if record is None or len(history) < 3:
         return []
     return [
-        (f"{name}, by epoch", [(epoch, row.metrics.get(name)) for epoch, row in enumerate(history, 1)])
+        (
+            f"{name[:1].upper()}{name[1:]}, by epoch",
+            [(epoch, row.metrics.get(name)) for epoch, row in enumerate(history, 1)],
+        )
         for name in record.metrics
     ]
 
