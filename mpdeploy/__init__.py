@@ -4,10 +4,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mpdeploy.api.train import train as train
     from mpdeploy.conversion.api import convert as convert
     from mpdeploy.engine.api import build as build
     from mpdeploy.pipeline.api import export as export
-    from mpdeploy.pipeline.train import train as train
     from mpdeploy.searching.api import search as search
     from mpdeploy.session.model import load as load
     from mpdeploy.verification.api import verify as verify
@@ -21,7 +21,7 @@ _HOMES = {
     "export": "mpdeploy.pipeline.api",
     "load": "mpdeploy.session.model",
     "search": "mpdeploy.searching.api",
-    "train": "mpdeploy.pipeline.train",
+    "train": "mpdeploy.api.train",
     "verify": "mpdeploy.verification.api",
 }
 __all__ = ["__version__", *_HOMES]

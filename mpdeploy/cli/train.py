@@ -17,7 +17,7 @@ from mpdeploy.cli.training import train_to_the_end
 from mpdeploy.cli.words import Word
 
 if TYPE_CHECKING:
-    from mpdeploy.pipeline.train import Trained
+    from mpdeploy.api.train import Trained
     from mpdeploy.train.loop import Training
 
 _GOES_ON = "the same command with --resume goes on from there"
@@ -99,7 +99,7 @@ def command(
 
         return batch_outcome(recipe, precision, checkpointing, device)
     # torch is slow to import; --help need not wait for it.
-    from mpdeploy.pipeline.train import train
+    from mpdeploy.api.train import train
 
     with _told_as_notes():
         trained = train(

@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 
 from mpdeploy.errors import UsageError
 from mpdeploy.train.data import LABELS, TARGETS, Batch, shuffled
-from mpdeploy.train.randomness import Randomness, drawn_from, mixed
+from mpdeploy.train.randomness import Randomness, draw_from, mixed, undisturbed
 from mpdeploy.train.world import World
 
 _ANSWERS = (LABELS, TARGETS, "label", "target")
@@ -74,7 +74,8 @@ class Loader:
         if self._loader is None:
             self._loader = self._over(self._jobs, self._given.persistent_workers)
         self._jobs.batches = [[(epoch, i) for i in world.share(batch)] for batch in self._batches(epoch)[first:]]
-        with drawn_from(self._seed, epoch):
+        with undisturbed():
+            draw_from(self._seed, epoch)
             loaded = iter(self._loader)
         for value in loaded:
             yield batch_of(value, self._inputs)
@@ -82,7 +83,8 @@ class Loader:
     def in_order(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         """Yield the examples, or the first ``limit`` of them, in batches of ``size``."""
         jobs = [(0, index) for index in self._all()[:limit]]
-        with drawn_from(self._seed):
+        with undisturbed():
+            draw_from(self._seed)
             batches = _Jobs([jobs[start : start + size] for start in range(0, len(jobs), size)])
             loaded = iter(self._over(batches, persistent=False))
         for value in loaded:
@@ -112,7 +114,8 @@ class Loader:
 
     def _batches(self, epoch: int) -> list[list[int]]:
         sampler, batches = self._given.sampler, self._given.batch_sampler
-        with drawn_from(self._seed, epoch):
+        with undisturbed():
+            draw_from(self._seed, epoch)
             for drawing in (sampler, batches):
                 _prepare(drawing, mixed(self._seed, epoch), epoch)
             if type(batches) is not BatchSampler:
@@ -129,7 +132,8 @@ class Loader:
             return [index for batch in self._batches(0) for index in batch]
         if isinstance(sampler, (RandomSampler, SequentialSampler)):
             return list(range(len(self._examples)))
-        with drawn_from(self._seed, 0):
+        with undisturbed():
+            draw_from(self._seed, 0)
             _prepare(sampler, mixed(self._seed, 0), 0)
             return list(sampler)
 
@@ -220,17 +224,18 @@ class _Seeded(Dataset[Any]):
 
     def __getitems__(self, jobs: list[Job]) -> Any:
         together = getattr(self._dataset, "__getitems__", None)
-        if together is not None:
-            with drawn_from(self._seed, *jobs[0]):
+        with undisturbed():
+            if together is not None:
+                draw_from(self._seed, *jobs[0])
                 samples = together([index for _, index in jobs])
-        else:
-            samples = [self._sample(job) for job in jobs]
-        with drawn_from(self._seed, *jobs[0], len(jobs)):
+            else:
+                samples = [self._sample(job) for job in jobs]
+            draw_from(self._seed, *jobs[0], len(jobs))
             return self._collate(samples)
 
     def _sample(self, job: Job) -> Any:
-        with drawn_from(self._seed, *job):
-            return self._dataset[job[1]]
+        draw_from(self._seed, *job)
+        return self._dataset[job[1]]
 
 
 @dataclass

@@ -56,17 +56,23 @@ class Randomness:
 
 
 @contextlib.contextmanager
-def drawn_from(*numbers: int) -> Iterator[None]:
-    """Let what is drawn inside on the CPU follow from ``numbers`` alone; outside, all is as if nothing was drawn."""
-    outside = _capture_cpu()
+def undisturbed() -> Iterator[None]:
+    """Leave the CPU's random numbers as they were, whatever is drawn inside."""
+    outside = torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(outside[0])
+        np.random.set_state(outside[1])
+        random.setstate(outside[2])
+
+
+def draw_from(*numbers: int) -> None:
+    """Let what is drawn on the CPU from here on follow from ``numbers`` alone."""
     seed = mixed(*numbers)
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
-    try:
-        yield
-    finally:
-        _restore_cpu(outside)
 
 
 def mixed(*numbers: int) -> int:
@@ -75,29 +81,21 @@ def mixed(*numbers: int) -> int:
 
 
 def _capture() -> State:
-    # Of the device in use alone: another machine may have others.
-    cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_available() else []
-    return {**_capture_cpu(), "cuda": cuda}
-
-
-def _restore(state: State) -> None:
-    _restore_cpu(state)
-    if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"][0])
-
-
-def _capture_cpu() -> State:
     kind, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
     version, words, next_gauss = random.getstate()
     return {
         "torch": torch.get_rng_state(),
+        # Of the device in use alone: another machine may have others.
+        "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
         "numpy": [str(kind), torch.from_numpy(np.asarray(keys).astype(np.int64)), int(place), int(has_gauss), gauss],
         "python": [version, torch.tensor(words), next_gauss],
     }
 
 
-def _restore_cpu(state: State) -> None:
+def _restore(state: State) -> None:
     torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"][0])
     kind, keys, place, has_gauss, gauss = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), place, has_gauss, gauss))
     version, words, next_gauss = state["python"]

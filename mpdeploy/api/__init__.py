@@ -1,0 +1,1 @@
+"""What the commands do, from Python, where it takes several rooms."""
