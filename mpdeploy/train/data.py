@@ -36,6 +36,17 @@ class Batch:
         """Return the first ``count`` examples."""
         return Batch(tuple(value[:count] for value in self.inputs), self.labels[:count])
 
+    def after(self, count: int) -> "Batch":
+        """Return the examples after the first ``count``."""
+        return Batch(tuple(value[count:] for value in self.inputs), self.labels[count:])
+
+    def and_then(self, other: "Batch") -> "Batch":
+        """Return the examples of this batch and then those of another."""
+        if not len(self.labels):
+            return other
+        inputs = tuple(torch.cat(pair) for pair in zip(self.inputs, other.inputs, strict=True))
+        return Batch(inputs, torch.cat((self.labels, other.labels)))
+
     def share(self, world: World) -> "Batch":
         """Return the examples that fall to this process."""
         mine = world.share(range(len(self.labels)))

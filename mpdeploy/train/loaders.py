@@ -189,12 +189,25 @@ class Stream:
         raise UsageError("the recipe's data has no examples")
 
     def _read(self, epoch: int, size: int, workers: int, *, whole: bool) -> Iterator[Batch]:
+        """Yield batches of ``size``; the last may be smaller unless all are to be ``whole``."""
+        read = self._loaded(epoch, size, workers)
+        if self._given.batch_size is None:  # the dataset makes batches by itself
+            yield from read
+            return
+        held: Batch | None = None
+        for batch in read:  # each process that loads ends with one that is not full
+            held = batch if held is None else held.and_then(batch)
+            if len(held.labels) >= size:
+                yield held.first(size)
+                held = held.after(size)
+        if held is not None and len(held.labels) and not whole:
+            yield held
+
+    def _loaded(self, epoch: int, size: int, workers: int) -> Iterator[Batch]:
         given, numbers = self._given, Randomness(mixed(self._seed, epoch))
-        batched = given.batch_size is not None
         loader = DataLoader(
             given.dataset,
-            batch_size=size if batched else None,
-            drop_last=whole and batched,
+            batch_size=None if given.batch_size is None else size,
             collate_fn=given.collate_fn,
             num_workers=workers,
             pin_memory=given.pin_memory and torch.cuda.is_available(),
