@@ -32,7 +32,14 @@ class Measured:
 
 
 def checkpoint_of(
-    loaded: LoadedRecipe, data: Sources, level: str, seed: int, epochs: int, position: Position, measured: Measured
+    loaded: LoadedRecipe,
+    data: Sources,
+    level: str,
+    seed: int,
+    epochs: int,
+    position: Position,
+    measured: Measured,
+    fp32_modules: tuple[str, ...],
 ) -> Checkpoint:
     """Return the checkpoint of the position's last epoch."""
     recipe = loaded.recipe
@@ -55,7 +62,7 @@ def checkpoint_of(
         mpdeploy_version=__version__,
         torch_version=str(torch.__version__),
         metrics=last.metrics if last else {},
-        fp32_modules=tuple(recipe.fp32_modules),
+        fp32_modules=fp32_modules,
     )
     examples = dict(zip((spec.name for spec in recipe.inputs), kept.inputs, strict=True))
     return Checkpoint({name: tensor.cpu() for name, tensor in measured.weights.items()}, examples, record)

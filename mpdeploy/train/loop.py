@@ -233,8 +233,16 @@ class Training:
 
     def _checkpoint(self, measured: Measured) -> Checkpoint:
         settings, position = self._settings, self._learner.position
-        epochs = len(position.history)
-        return checkpoint_of(self._loaded, self._data, settings.config.name, settings.seed, epochs, position, measured)
+        return checkpoint_of(
+            self._loaded,
+            self._data,
+            settings.config.name,
+            settings.seed,
+            len(position.history),
+            position,
+            measured,
+            self._config.fp32_modules,
+        )
 
     def _keep_record(self, *, finished: bool) -> None:
         if self._world.leads:

@@ -42,8 +42,8 @@ class Settings:
 
     def config_for(self, recipe: Recipe) -> AmpConfig:
         """Return the configuration of the precision, with what the recipe keeps in FP32."""
-        patterns = tuple(recipe.fp32_modules)
-        return replace(self.config, fp32_modules=patterns) if patterns else self.config  # type: ignore[call-arg]
+        patterns = dict.fromkeys((*self.config.fp32_modules, *recipe.fp32_modules))
+        return replace(self.config, fp32_modules=tuple(patterns))
 
     def parts_for(self, recipe: Recipe, world: World) -> tuple[int, bool]:
         """Return in how many parts a batch goes at first, and whether there may be more as memory runs out."""

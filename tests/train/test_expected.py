@@ -300,3 +300,18 @@ def test_devices_that_are_not_there_are_told(mlp, tmp_path, capsys):
         assert "torch finds no CUDA device" in capsys.readouterr().err
     assert call("train", mlp, "-o", tmp_path / "out", "-q", "--device", "tpu") == 2
     assert "there is no device `tpu`" in capsys.readouterr().err
+
+
+def test_modules_that_trained_in_fp32_are_kept_there_by_the_conversion(mlp, tmp_path):
+    from mpdeploy.plan.record import PrecisionPlan
+    from mpdeploy.records import load
+
+    change(mlp, ("epochs=3", 'epochs=1, fp32_modules=("4",), level="bf16-master"'))
+    trained = mpdeploy.train(mlp, output=tmp_path / "run")
+    assert trained.record.fp32_modules == ("4",)
+    assert trained.record.level == "bf16-master"
+    assert "4 in fp32" in trained.configuration
+    mpdeploy.export(tmp_path / "run" / "model.pt", tmp_path / "out", precision="bf16", recipe=mlp)
+    plan = load(PrecisionPlan, tmp_path / "out" / "model.bf16.plan.json")
+    formats = {decision.node: decision.format.value for decision in plan.decisions if decision.op == "Gemm"}
+    assert sorted(formats.values()) == ["bf16", "fp32"]
