@@ -98,3 +98,27 @@ def test_tensorboard_gets_events_or_is_named_as_missing(mlp, tmp_path, monkeypat
     pytest.importorskip("tensorboard")
     assert train(mlp, "--epochs", 1, "--tensorboard", "-o", tmp_path / "out") == 0
     assert any((tmp_path / "out" / "tensorboard").iterdir())
+
+
+def test_weights_and_biases_gets_an_offline_run(mlp, tmp_path):
+    pytest.importorskip("wandb")
+    assert train(mlp, "--epochs", 1, "--wandb", "-o", tmp_path / "out") == 0
+    runs = list((tmp_path / "out" / "wandb").rglob("run-*.wandb"))
+    assert len(runs) == 1
+    content = runs[0].read_bytes()  # records of a protocol buffer, in which names stand as they are
+    assert content.count(b"learning rate") >= 15
+    assert content.count(b"held-out/accuracy") >= 1
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow's own use of what is deprecated
+def test_mlflow_gets_each_step_and_metric(mlp, tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    assert train(mlp, "--epochs", 2, "--mlflow", "-o", tmp_path / "out") == 0
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("mpdeploy")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "my_mlp"
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "loss")] == list(range(30))
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "held-out/accuracy")] == [15, 30]
+    assert run.data.metrics["learning rate"] < 5e-3
