@@ -18,7 +18,7 @@ from mpdeploy.train.handover import BEST, CALIBRATION, CHECKPOINT, HELD_OUT
 from mpdeploy.train.loading import LoadedRecipe, load_recipe
 from mpdeploy.train.lock import held
 from mpdeploy.train.logs import open_log
-from mpdeploy.train.loop import TELEMETRY, Settings, Training
+from mpdeploy.train.loop import TELEMETRY, Settings, Training, to_the_end
 from mpdeploy.train.states import STATES, Configuration, newest_record
 from mpdeploy.train.telemetry_file import read_telemetry
 from mpdeploy.train.world import Sharding, join
@@ -43,12 +43,6 @@ class Trained:
     configuration: str
     record: CheckpointRecord
     leads: bool
-
-
-def to_the_end(training: Training) -> None:
-    """Train without a word."""
-    for _ in training.steps():
-        pass
 
 
 def train(

@@ -4,6 +4,7 @@ import contextlib
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from mpdeploy.train.assembly import Assembly
@@ -42,7 +43,8 @@ class Accumulation:
 
     def _backward(self, batch: Batch) -> float:
         recipe, parts = self._loaded.recipe, self._assembly
-        loss, cut = 0.0, batch.parts(self.parts)
+        losses: list[torch.Tensor] = []
+        cut = batch.parts(self.parts)
         for place, part in enumerate(cut):
             with self._shared(last=place == len(cut) - 1):
                 with parts.engine.forward():
@@ -50,8 +52,8 @@ class Accumulation:
                 check_outputs(outputs, recipe.outputs)
                 share = recipe.loss(in_fp32(outputs), part.labels) * (len(part.labels) / len(batch.labels))
                 parts.engine.backward(share)
-                loss += float(share.detach())
-        return loss
+                losses.append(share.detach())
+        return float(sum(torch.stack(losses).tolist()))  # one transfer for all
 
     def _shared(self, *, last: bool) -> AbstractContextManager[Any]:
         # The processes' gradients are added up once a step, with the last part's.

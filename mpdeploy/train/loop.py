@@ -15,7 +15,7 @@ from mpdeploy.train.accumulation import Accumulation
 from mpdeploy.train.assembly import assemble, load_data
 from mpdeploy.train.checkpoint import Checkpoint, CheckpointRecord, save_checkpoint
 from mpdeploy.train.chronicle import RECORD, Chronicle
-from mpdeploy.train.faults import surroundings_told
+from mpdeploy.train.faults import AGAIN, surroundings_told
 from mpdeploy.train.handover import BEST, CHECKPOINT, Measured, checkpoint_of, hand_over_feeds
 from mpdeploy.train.learner import Learner
 from mpdeploy.train.learner import Step as Step
@@ -40,7 +40,7 @@ class Training:
     stopped, if nothing else is changed.  At another level, with another number of processes or of epochs it goes on
     from the same FP32 weights, optimizer and averages.  The weights, the order of the examples and all random numbers
     follow from the seed alone; the caller's random numbers are left as they were found.  ``logs`` are told what the
-    telemetry file is told.
+    telemetry file is told.  ``again`` says to a user what makes the training go on.
 
     Raises ``UsageError`` if the folder cannot be written, or there is nothing fitting to resume.
     """
@@ -54,13 +54,14 @@ class Training:
         resume: bool = False,
         world: World = World(),  # noqa: B008 - immutable
         logs: Sequence[RunLog] = (),
+        again: str = AGAIN,
     ) -> None:
         self._loaded, self._folder, self._settings, self._world = loaded, folder, settings, world
-        self._config, self._logs = settings.config_for(loaded.recipe), logs
+        self._config, self._logs, self._again = settings.config_for(loaded.recipe), logs, again
         self._looks: list[StepLine] = []  # what telemetry told of the step under way
         self.differences: tuple[str, ...] = ()  # what a training that goes on has otherwise than before
         self.set_aside: Path | None = None  # where the states of an interrupted training are that was there before
-        with surroundings_told(folder):
+        with surroundings_told(folder, again):
             self._begin(resume=resume)
 
     @property
@@ -121,7 +122,7 @@ class Training:
     def steps(self) -> Iterator[Step]:
         """Train to the end, yielding each step as it is done."""
         learner = self._learner
-        with surroundings_told(self._folder), self._randomness.active():
+        with surroundings_told(self._folder, self._again), self._randomness.active():
             while not self._over:
                 if not learner.position.stopped:
                     for batch in learner.batches():
@@ -135,7 +136,7 @@ class Training:
 
     def save(self) -> None:
         """Save the present state, to resume from."""
-        with surroundings_told(self._folder):
+        with surroundings_told(self._folder, self._again):
             if self._telemetry_file:
                 written = self._telemetry_file.bytes
                 self._learner.position = replace(self._learner.position, telemetry_bytes=written)
@@ -144,7 +145,7 @@ class Training:
 
     def finish(self) -> CheckpointRecord:
         """Write `model.pt`, `calibration/` and `heldout/`; return the checkpoint's record."""
-        with surroundings_told(self._folder):
+        with surroundings_told(self._folder, self._again):
             _, measured = self._learner.measure()
             checkpoint = self._checkpoint(measured)
             if self._world.leads:
@@ -296,3 +297,9 @@ class Training:
             parts.ema.load_state_dict(state["average"])
         longer = epochs > record.configuration.epochs
         return replace(record.position, stopped=False) if longer else record.position
+
+
+def to_the_end(training: Training) -> None:
+    """Train without a word."""
+    for _ in training.steps():
+        pass

@@ -6,7 +6,7 @@ from torch import distributed
 # Words of gloo, NCCL and the sockets below them when another process is gone or silent.
 _LOST = ("gloo/transport", "connection closed by peer", "connection reset by peer", "timed out waiting", "nccl error")
 _ALLOCATORS = ("can't allocate memory", "not enough memory", "out of memory")
-_WORKER = "DataLoader worker"
+_WORKER, _ENDED = "DataLoader worker", ("exited unexpectedly", "is killed by signal")
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -30,4 +30,5 @@ def of_surroundings(error: BaseException) -> bool:
 
 def lost_worker(error: BaseException) -> bool:
     """Tell whether a process that loads data for a training has ended."""
-    return isinstance(error, RuntimeError) and str(error).startswith(_WORKER) and "exited unexpectedly" in str(error)
+    said = str(error)
+    return isinstance(error, RuntimeError) and said.startswith(_WORKER) and any(words in said for words in _ENDED)

@@ -142,6 +142,18 @@ def test_a_training_goes_on_with_another_number_of_processes(plain, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("level", ["fp32", "bf16-master"])
+def test_processes_that_take_a_batch_in_parts_learn_what_one_does(plain, tmp_path, level):
+    # Their gradients are added up once a step, with the last part's.  (C12)
+    words = [plain, "--epochs", 1, "--precision", level, "-o"]
+    assert [code for code, _ in together(1, *words, tmp_path / "one")] == [0]
+    assert [code for code, _ in together(2, *words, tmp_path / "two", "--accumulate", 5)] == [0, 0]
+    tolerance = 1e-3 if level == "fp32" else 3e-2
+    for name, tensor in weights(tmp_path / "one").items():
+        torch.testing.assert_close(weights(tmp_path / "two")[name], tensor, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.slow
 def test_fsdp_skips_a_step_on_all_processes_that_one_of_them_cannot_take(plain, tmp_path):
     text = plain.read_text().replace("y.astype(np.int64)", "y.astype(np.int64)\n    x[7, 0] = np.inf")
     plain.write_text(text)

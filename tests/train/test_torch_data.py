@@ -1,6 +1,9 @@
 """Datasets and DataLoaders of torch: shuffled so that a training goes on bit for bit, with workers and without."""
 
+import os
 import random
+import subprocess
+import sys
 from itertools import islice
 
 import numpy as np
@@ -19,7 +22,7 @@ from torch.utils.data import (
 )
 
 from mpdeploy.amp import Level
-from mpdeploy.errors import UsageError
+from mpdeploy.errors import DependencyError, UsageError
 from mpdeploy.train import Batch
 from mpdeploy.train.checkpoint import load_checkpoint
 from mpdeploy.train.data import shuffled
@@ -259,3 +262,22 @@ def test_another_batch_size_is_refused(with_loader, tmp_path):
     with_loader.write_text(with_loader.read_text().replace("batch_size=100", "batch_size=50"))
     with pytest.raises(UsageError, match="batch_size of 100, the recipe one of 50"):
         Training(load_recipe(with_loader), tmp_path / "run", Settings(Level.FP32, 1))
+
+
+def test_a_worker_that_is_killed_is_told_and_the_training_goes_on(with_loader, tmp_path):
+    text = with_loader.read_text()
+    fall = "import os, random\n        os.environ.get('FALL') and index == 777 and os.kill(os.getpid(), 9)\n"
+    with_loader.write_text(text.replace("import random\n", fall))
+
+    def train(folder, *words, **env):
+        command = [sys.executable, "-m", "mpdeploy", "train", with_loader, "-o", tmp_path / folder, "-q", *words]
+        return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+
+    words = ("--epochs", "2", "--save-every", "2")
+    assert train("whole", *words).returncode == 0
+    done = train("run", *words, FALL="1")
+    assert (done.returncode, done.stderr.count("\n")) == (DependencyError.exit_code, 1), done.stderr
+    assert "a process that loads data has ended" in done.stderr
+    assert "the same command with --resume goes on after step" in done.stderr
+    assert train("run", *words, "--resume").returncode == 0
+    assert (tmp_path / "run" / "model.pt").read_bytes() == (tmp_path / "whole" / "model.pt").read_bytes()
