@@ -1,6 +1,7 @@
 """`mpdeploy train`: train a recipe with mixed precision and save a checkpoint."""
 
 import contextlib
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from mpdeploy.cli.training import train_to_the_end
 from mpdeploy.cli.words import Word
 
 if TYPE_CHECKING:
-    from mpdeploy.api.train import Trained
+    from mpdeploy.api import Trained
     from mpdeploy.train.loop import Training
 
 _GOES_ON = "the same command with --resume goes on from there"
@@ -99,7 +100,7 @@ def command(
 
         return batch_outcome(recipe, precision, checkpointing, device)
     # torch is slow to import; --help need not wait for it.
-    from mpdeploy.api.train import train
+    from mpdeploy.api import train
 
     with _told_as_notes():
         trained = train(
@@ -187,7 +188,8 @@ def _told_as_notes() -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if issubclass(category, RuntimeWarning):
-                note(f"warning: {message}")
+                if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
+                    note(f"warning: {message}")
             else:
                 usual(message, category, filename, lineno, file, line)
 

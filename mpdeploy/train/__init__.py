@@ -1,6 +1,6 @@
 """Training: recipes, the loop around the AMP engine, checkpoints that a deployment can start from.
 
-The package itself can be called: ``mpdeploy.train("recipe.py", epochs=3)`` trains; see ``mpdeploy.api.train``.
+The package itself can be called: ``mpdeploy.train("recipe.py", epochs=3)`` trains; see ``mpdeploy.api``.
 """
 
 import importlib
@@ -25,7 +25,7 @@ class _Callable(ModuleType):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # The function needs rooms above this one, such as the report's.
-        return importlib.import_module("mpdeploy.api.train").train(*args, **kwargs)
+        return importlib.import_module("mpdeploy.api").train(*args, **kwargs)
 
 
 sys.modules[__name__].__class__ = _Callable

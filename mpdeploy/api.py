@@ -1,4 +1,4 @@
-"""``mpdeploy.train``: what `mpdeploy train` does, from Python."""
+"""What a command does, from Python, where it takes several rooms: ``mpdeploy.train``."""
 
 import contextlib
 from collections.abc import Callable, Sequence

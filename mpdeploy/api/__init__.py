@@ -1,1 +1,0 @@
-"""What the commands do, from Python, where it takes several rooms."""
