@@ -88,6 +88,8 @@ def assemble(
     recipe = loaded.recipe
     with blamed_on(loaded.path, "when it builds the model"), randomness.active():
         model = check_model(recipe.model()).train().to(world.device)
+        if isinstance(recipe.loss, nn.Module):
+            recipe.loss.to(world.device)  # one with weights for the classes, for instance
         if checkpointing:
             recompute(model, checkpointing)
         sharded = world.size > 1 and sharding is Sharding.FSDP
