@@ -73,8 +73,8 @@ _LOADER = """
 def test_killed_at_any_moment_it_ends_bit_for_bit_the_same(noisy, tmp_path, level, workers):
     if workers:
         text = noisy.read_text()
-        start, end = text.index("    return Data("), text.index("\n\n\ndef noisy")
-        noisy.write_text(text[:start] + _LOADER.strip("\n") + text[end:])
+        start, end = text.index("    return Data("), text.index("def noisy")
+        noisy.write_text(text[:start] + _LOADER.strip("\n") + "\n\n\n" + text[end:])
     train(noisy, tmp_path / "whole", level)
 
     processes = multiprocessing.get_context("forkserver")
