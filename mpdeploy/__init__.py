@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mpdeploy.api import train as train
     from mpdeploy.conversion.api import convert as convert
     from mpdeploy.engine.api import build as build
     from mpdeploy.pipeline.api import export as export
@@ -20,6 +21,7 @@ _HOMES = {
     "export": "mpdeploy.pipeline.api",
     "load": "mpdeploy.session.model",
     "search": "mpdeploy.searching.api",
+    "train": "mpdeploy.api",
     "verify": "mpdeploy.verification.api",
 }
 __all__ = ["__version__", *_HOMES]

@@ -162,7 +162,7 @@ def scaling(options: argparse.Namespace) -> dict:
     from mpdeploy.amp.telemetry import format_judged
     from mpdeploy.numerics.formats import Format
     from mpdeploy.train.data import shuffled
-    from mpdeploy.train.evaluation import mean_score
+    from mpdeploy.train.evaluation import held_out_scores
     from mpdeploy.train.loading import load_recipe
 
     recipe = load_recipe(MODELS / "unet_denoise.py").recipe
@@ -190,7 +190,7 @@ def scaling(options: argparse.Namespace) -> dict:
     elements = sum(layer.elements for layer in layers)
     zero = sum(layer.elements * layer.with_scale.zero for layer in layers) / elements if elements else None
     with engine.full_precision():
-        metric = mean_score(model, data.held_out, recipe.metric.score, 8)
+        metric = held_out_scores(model, data.held_out, recipe, 8)[0]
     return {"metric": metric if metric is not None and math.isfinite(metric) else None, "zero": zero}
 
 

@@ -39,7 +39,7 @@ HOMES = {
     "tensorrt_rtx": {"engine", "runtime"},
     "cryptography": {"bundle"},
     "tritonclient": {"bundle"},
-    "filelock": {"engine", "bundle", "pipeline"},
+    "filelock": {"engine", "bundle", "pipeline", "train"},
     "jinja2": {"report"},
     "transformers": {"source"},
     "rich": {"cli", "report"},

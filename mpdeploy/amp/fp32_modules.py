@@ -26,7 +26,7 @@ class Fp32Modules:
         bare = bare_names(model, named)
         found: dict[str, nn.Module] = {}
         for pattern in patterns:
-            matched = {name: module for name, module in named.items() if name and _matches(bare[name], pattern)}
+            matched = {name: module for name, module in named.items() if name and is_named(bare[name], pattern)}
             if not matched:
                 raise UsageError(
                     f"no module is named like `{pattern}`, which should compute in FP32",
@@ -86,7 +86,8 @@ def _in_fp32(module: nn.Module) -> Callable[..., Any]:
     return run
 
 
-def _matches(name: str, pattern: str) -> bool:
+def is_named(name: str, pattern: str) -> bool:
+    """Tell whether a module's name is one that a pattern means."""
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(f"{name}.", pattern)
 
 

@@ -22,6 +22,7 @@ from mpdeploy.errors import InternalError, MpdeployError, UsageError
 
 # name -> what `--help` says of it; `mpdeploy.cli.<name>` holds the command as `command`.
 COMMANDS = {
+    "init": "Write a recipe to start from.",
     "train": "Train a recipe with mixed precision and save a checkpoint.",
     "export": "Take a checkpoint the whole road: FP32 ONNX, mixed-precision ONNX, report, engine.",
     "convert": "Convert an FP32 ONNX model to FP16 or BF16.",
@@ -154,7 +155,7 @@ def _interrupted(stop: BaseException) -> NoReturn:
     terminated = isinstance(stop, TerminatedError)
     kept = str(stop) if isinstance(stop, KeyboardInterrupt) and stop.args else "nothing half-written was left"
     warn(f"mpdeploy: {'terminated' if terminated else 'interrupted'}; {kept}")
-    sys.exit(TERMINATED if terminated else INTERRUPTED)
+    _end(TERMINATED if terminated else INTERRUPTED)
 
 
 def _stop_in(fault: BaseException) -> BaseException | None:

@@ -26,15 +26,21 @@ def show_checkpoint(name: str, record: "CheckpointRecord") -> None:
     for output in record.outputs:
         say(f"  output  {output}")
     averaged = f", the average of the weights with decay {record.ema_decay:g}" if record.ema_decay is not None else ""
-    say(f"  weights fp32{averaged}: {record.metric_name} {_number(record.metric)} on held-out examples")
+    metrics = record.metrics or {record.metric_name: record.metric}
+    words = ", ".join(f"{name} {_number(value)}" for name, value in metrics.items())
+    say(f"  weights fp32{averaged}: {words} on held-out examples")
+    if record.fp32_modules:
+        say(f"  fp32    modules that computed so in training: {', '.join(record.fp32_modules)}")
     say(f"  steps   {record.steps_applied} applied, {record.steps_skipped} skipped, in {record.epochs} epochs")
     ends = {r.module: (r.low, r.high) for r in record.ranges if r.low is not None and r.high is not None}
     if ends:
         module, (low, high) = max(ends.items(), key=lambda item: max(map(abs, item[1])))
         say(f"  ranges  {len(record.ranges)} measured in training, widest that of {module}: {low:.4g} to {high:.4g}")
-    table = _table("epoch", "loss", record.metric_name, "skipped")
+    table = _table("epoch", "loss", *metrics, "skipped")
     for number, epoch in enumerate(record.history, 1):
-        add_row(table, (f"  {number}", _number(epoch.train_loss), _number(epoch.metric), str(epoch.skipped)))
+        values = epoch.metrics or {record.metric_name: epoch.metric}
+        measured = [_number(values.get(name)) for name in metrics]
+        add_row(table, (f"  {number}", _number(epoch.train_loss), *measured, str(epoch.skipped)))
     show(table)
 
 

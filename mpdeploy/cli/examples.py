@@ -3,10 +3,11 @@
 import click
 
 EXAMPLES = {
+    "init": ("mpdeploy init recipe.py", "mpdeploy init models/net.py"),
     "train": (
-        "mpdeploy train models/digits_cnn.py",
         "mpdeploy train models/digits_cnn.py --precision bf16-master --report -o runs/digits",
-        "mpdeploy train models/digits_cnn.py --resume",
+        "mpdeploy train models/digits_cnn.py --resume --epochs 20",
+        "mpdeploy train models/digits_cnn.py --find-batch",
     ),
     "export": (
         "mpdeploy export runs/digits_cnn/model.pt --engine rtx",

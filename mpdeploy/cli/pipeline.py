@@ -60,9 +60,8 @@ def voice() -> "Voice":
 
 def _train(training: "Training") -> None:
     from mpdeploy.cli.training import train_to_the_end
-    from mpdeploy.train.world import join
 
-    train_to_the_end(training, "training", join(), "the same command goes on from there")
+    train_to_the_end(training, "training", training.world, "the same command goes on from there")
 
 
 def show(result: "DeployResult") -> None:

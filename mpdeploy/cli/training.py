@@ -55,7 +55,11 @@ def train_to_the_end(training: "Training", what: str, world: "World", goes_on: s
     """
     pace = Pace(training.steps_left)
     with on_interrupt() as stop, meter(what) if world.leads else _silence() as report:
+        parts = training.parts
         for step in training.steps():
+            if world.leads and step.parts > parts:
+                note(f"memory ran out at step {step.step + 1}: batches go through the model in {step.parts} parts now")
+            parts = step.parts
             if world.leads and step.result.skipped:
                 before, after = step.result.scale_before, step.result.scale_after
                 scale = f"; loss scale {before:g} → {after:g}" if training.scaled else ""
@@ -66,6 +70,8 @@ def train_to_the_end(training: "Training", what: str, world: "World", goes_on: s
                 if world.leads:
                     note(f"stopped after step {step.step}; {goes_on}")
                 raise stop.fault()
+    if world.leads and training.stopped:
+        note("the recipe has stopped the training")
     if world.leads and training.streak > 1:
         note(f"warning: the last {training.streak} steps were skipped: nothing finite came any more")
 

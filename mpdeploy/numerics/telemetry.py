@@ -1,4 +1,4 @@
-"""Records of what a training measured about its numbers: one line of JSON for each step worth telling."""
+"""Records of what a training measured about its numbers: one line of JSON for each step."""
 
 from dataclasses import dataclass
 
@@ -61,7 +61,8 @@ class Sample:
 class StepLine:
     """One step: its mean loss, unscaled gradient norm, loss scale before and after, skips so far and in a row.
 
-    ``loss`` and ``grad_norm`` are None where they are not finite.
+    ``loss`` and ``grad_norm`` are None where they are not finite.  ``learning_rate`` is that of the optimizer's first
+    group in this step, None where nobody told it.
     """
 
     step: int
@@ -73,6 +74,7 @@ class StepLine:
     skips: int
     streak: int
     sample: Sample | None = None
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,4 +85,4 @@ class TelemetryHeader:
     configuration: str
     format: str
     interval: int
-    schema: str = "mpdeploy.telemetry/1"
+    schema: str = "mpdeploy.telemetry/2"

@@ -109,7 +109,7 @@ class _Run:
         reference = self._reference(source)
         record = with_notes(records.load(Reference, reference.folder / FACTS))
         ranges, proof = self._feeds(source, reference, record)
-        made = [self._model(Format(word), reference, ranges, proof) for word in self._wanted.convert.precision]
+        made = [self._model(Format(word), reference, record, ranges, proof) for word in self._wanted.convert.precision]
         passed = all(m.drift.verdict.passed for m, _ in made)
         if self._wanted.build and passed:
             made = [self._with_engine(m, stages, self._wanted.build, proof) for m, stages in made]
@@ -192,7 +192,7 @@ class _Run:
         return ranges, proof
 
     def _model(
-        self, low: Format, reference: Done, ranges: Feeds | None, proof: Feeds
+        self, low: Format, reference: Done, record: Reference, ranges: Feeds | None, proof: Feeds
     ) -> tuple[Exported, tuple[Done, ...]]:
         part, name = self._wanted.convert, f"model.{low.value}.onnx"
         source = reference.folder / REFERENCE
@@ -205,7 +205,7 @@ class _Run:
                 data=None if ranges is None else self._voice.watch(ranges, "measuring ranges"),
                 ranges=trained_ranges(source) if ranges is None else None,
                 policy=part.policy,
-                keep_fp32=part.keep_fp32,
+                keep_fp32=(*part.keep_fp32, *record.keep_fp32),
                 op_fp32=part.op_fp32,
                 low_io=part.low_io,
                 target=part.target,

@@ -93,7 +93,10 @@ def _fill(
     record = with_notes(record)
     few = feeds_of([examples or {}], "the model's examples")
     ranges, proof = (data, data) if data is not None else feeds_for(model, reference, record, few)
-    models = tuple(_model(reference, precision, ranges, proof, wishes, stage, watch) for precision in wishes.precisions)
+    models = tuple(
+        _model(reference, precision, ranges, proof, wishes, stage, watch, record.keep_fp32)
+        for precision in wishes.precisions
+    )
     for precision, backend in wishes.engines:
         with stage(f"build the {precision.value.upper()} engine ({backend})"):
             models = tuple(_with_engine(m, backend, proof, folder) if m.precision is precision else m for m in models)
@@ -119,7 +122,14 @@ def _fill(
 
 
 def _model(
-    reference: Path, precision: Format, ranges: Feeds | None, proof: Feeds, wishes: Wishes, stage: Stage, watch: Watch
+    reference: Path,
+    precision: Format,
+    ranges: Feeds | None,
+    proof: Feeds,
+    wishes: Wishes,
+    stage: Stage,
+    watch: Watch,
+    keep_fp32: tuple[str, ...],
 ) -> Exported:
     with stage(f"convert to {precision.value.upper()}"):
         path = reference.with_name(f"model.{precision.value}.onnx")
@@ -130,6 +140,7 @@ def _model(
             precision=precision.value,
             data=data,
             ranges=trained_ranges(reference) if data is None else None,
+            keep_fp32=keep_fp32,
         )
     with stage(f"verify {precision.value.upper()} under true rounding"):
         scoring = Scoring(labels=wishes.labels)

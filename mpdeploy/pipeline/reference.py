@@ -27,6 +27,7 @@ from mpdeploy.source import (
     open_source,
     write_ranges,
 )
+from mpdeploy.source.kept import kept_nodes
 
 REFERENCE = "model.onnx"
 CALIBRATION, HELD_OUT = "calibration", "heldout"  # folders that training leaves beside a checkpoint
@@ -50,6 +51,7 @@ class Reference:
     made_up: bool
     facts: tuple[Fact, ...]
     notes: tuple[str, ...]
+    keep_fp32: tuple[str, ...] = ()
     schema: str = "mpdeploy.reference/1"
 
 
@@ -83,6 +85,7 @@ def make_reference(
         made_up=made_up,
         facts=tuple(_facts(loaded, checked.worst)),
         notes=(*loaded.notes, *checked.notes),
+        keep_fp32=kept_nodes(loaded.record.fp32_modules if loaded.record else (), target),
     )
     return reference, {name: tensor.numpy() for name, tensor in loaded.examples.items()}
 

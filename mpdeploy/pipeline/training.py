@@ -7,14 +7,9 @@ from mpdeploy.pipeline.config import TrainPart
 from mpdeploy.pipeline.inputs import train_inputs
 from mpdeploy.pipeline.stages import Done, Workshop
 from mpdeploy.train.loop import Training
+from mpdeploy.train.loop import to_the_end as to_the_end
 
 Trains = Callable[[Training], None]
-
-
-def to_the_end(training: Training) -> None:
-    """Train without a word."""
-    for _ in training.steps():
-        pass
 
 
 def train_stage(shop: Workshop, part: TrainPart, trains: Trains) -> Done:
@@ -29,7 +24,7 @@ def train_stage(shop: Workshop, part: TrainPart, trains: Trains) -> Done:
         level = Level.named(part.precision) if part.precision else loaded.recipe.level
         settings = Settings(level, part.epochs or loaded.recipe.epochs, part.seed)
         resume = newest(work / STATES) is not None
-        training = Training(loaded, work, settings, resume=resume)
+        training = Training(loaded, work, settings, resume=resume, again="the same command")
         trains(training)
         training.finish()
 

@@ -48,6 +48,7 @@ def load_state(path: Path, recipe: Path | None = None) -> LoadedModule:
         configuration.epochs,
         state_record.position,
         Measured({**state["engine"]["model"], **state.get("average", {})}, ()),
+        tuple(state["engine"].get("fp32_modules", ())),
     )
     return _module_of(content, loaded, found)
 

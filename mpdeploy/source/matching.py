@@ -31,7 +31,7 @@ def match(loaded: LoadedModule, path: Path) -> dict[str, list[Output]]:
     """
     outputs = _module_outputs(loaded)
     model = load(path)
-    scopes = {str(v.name): _modules_of(node) for node in model.graph for v in node.outputs if v.name}
+    scopes = {str(v.name): modules_of(node) for node in model.graph for v in node.outputs if v.name}
     shapes = {array.shape for arrays in outputs.values() for array in arrays}
     names = [v.name for node in model.graph for v in node.outputs if v.name and _may_be_one(v, shapes)]
     feed = {spec.name: loaded.examples[spec.name].numpy() for spec in loaded.inputs}
@@ -64,7 +64,8 @@ def _module_outputs(loaded: LoadedModule) -> Mapping[Output, list[Array]]:
     return dict(sorted(outputs.items(), key=lambda item: (item[0][0].count("."), bool(item[0][0]))))
 
 
-def _modules_of(node: ir.Node) -> frozenset[str]:
+def modules_of(node: ir.Node) -> frozenset[str]:
+    """Return the modules that a node is in, by the exporter's own record; the whole model's name is empty."""
     try:
         scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
     except (ValueError, SyntaxError):

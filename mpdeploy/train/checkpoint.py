@@ -3,8 +3,9 @@
 import pickle
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any
 
 import torch
 
@@ -14,26 +15,19 @@ from mpdeploy.archive import check_archive, is_archive
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.files import atomic_path, readable_file
 from mpdeploy.numerics.telemetry import ModuleRange
+from mpdeploy.numerics.training import EpochRecord as EpochRecord
 from mpdeploy.train.loading import RecipeId
 from mpdeploy.train.specs import TensorSpec
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """One epoch: mean loss over its applied steps, the held-out metric, and how many steps were skipped."""
-
-    train_loss: float | None
-    metric: float | None
-    skipped: int
 
 
 @dataclass(frozen=True)
 class CheckpointRecord:
     """Where a checkpoint comes from.
 
-    ``metric`` is the value on held-out examples of the very weights in the checkpoint, evaluated in FP32, and
-    ``ranges`` are what the modules' outputs reached meanwhile.  ``ema_decay`` tells that the weights are an
-    average over the training.
+    ``metric`` is the value on held-out examples of the very weights in the checkpoint, evaluated in FP32,
+    ``metrics`` are all of them by name, where the recipe has several, and ``ranges`` are what the modules' outputs
+    reached meanwhile.  ``ema_decay`` tells that the weights are an
+    average over the training, ``fp32_modules`` which modules computed in FP32 whatever the level.
     """
 
     recipe: RecipeId
@@ -51,6 +45,8 @@ class CheckpointRecord:
     ema_decay: float | None
     mpdeploy_version: str
     torch_version: str
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    fp32_modules: tuple[str, ...] = ()
     schema: str = "mpdeploy.checkpoint/1"
 
 
@@ -101,8 +97,36 @@ def load_checkpoint(path: Path) -> Checkpoint:
 def save_tensors(content: object, path: Path) -> None:
     """Write ``content``, tensors and plain data, as a torch file, atomically; equal contents give equal bytes."""
     # To a stream, because torch writes the name of a path into the file.
-    with atomic_path(path) as scratch, scratch.open("wb") as stream:
-        torch.save(content, stream)
+    with atomic_path(path) as scratch, scratch.open("wb", buffering=0) as stream:
+        watched = _Watched(stream)
+        try:
+            torch.save(content, watched)  # type: ignore[arg-type]
+        except Exception:
+            if watched.fault is not None:
+                raise watched.fault from None
+            raise
+
+
+class _Watched:
+    """A stream to write to that remembers what the system said when it took no more."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.fault: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        """Write all of the content, or keep the fault and raise it."""
+        left = memoryview(content).cast("B")
+        try:
+            while left:
+                left = left[self._stream.write(left) :]
+        except OSError as error:
+            self.fault = self.fault or error
+            raise
+        return memoryview(content).nbytes
+
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
 def load_tensors(path: Path, what: str) -> object:

@@ -10,32 +10,42 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from mpdeploy.errors import UsageError
-from mpdeploy.train.data import Batch
+from mpdeploy.train.data import Batch, Source
 from mpdeploy.train.recipe import Data, Recipe
+from mpdeploy.train.sources import Sources, source_of
 
 
-def check_data(data: Any, recipe: Recipe) -> None:
-    """Raise ``UsageError`` unless ``data`` is two sets of examples that fit the recipe's inputs."""
+def check_data(data: Any, recipe: Recipe, seed: int) -> Sources:
+    """Return the two sets of examples in ``data``; raise ``UsageError`` unless they fit the recipe."""
     if not isinstance(data, Data):
         raise UsageError(f"the recipe's data() returns {_kind(data)}", remedy="return Data(train, held_out)")
-    for what, examples in (("training", data.train), ("held-out", data.held_out)):
-        if not (hasattr(examples, "__len__") and callable(getattr(examples, "batch", None))):
-            raise UsageError(
-                f"the recipe's {what} examples are {_kind(examples)}, which no index finds an example in",
-                remedy="use Arrays, or a class with __len__() and batch(indices) that returns a Batch",
-            )
-        if not len(examples):
-            raise UsageError(f"the recipe has no {what} examples")
-        batch = examples.batch(range(min(recipe.batch_size, len(examples))))
-        if not isinstance(batch, Batch) or not all(isinstance(v, torch.Tensor) for v in (*batch.inputs, batch.labels)):
-            raise UsageError(
-                f"a batch of {what} examples is {_kind(batch)}", remedy="return Batch((tensor, …), labels), of tensors"
-            )
-        if len(batch.inputs) != len(recipe.inputs):
-            raise UsageError(f"{len(batch.inputs)} arrays of {what} examples for {len(recipe.inputs)} inputs")
-        sizes: dict[str, int] = {}
-        for spec, value in zip(recipe.inputs, batch.inputs, strict=True):
-            spec.check(str(value.dtype).removeprefix("torch."), tuple(value.shape), sizes, where="")
+    size = getattr(data.train, "batch_size", recipe.batch_size)  # a DataLoader has one of its own
+    if isinstance(size, int) and size != recipe.batch_size:
+        raise UsageError(
+            f"the DataLoader of the training examples has a batch_size of {size}, the recipe one of "
+            f"{recipe.batch_size}",
+            remedy="give both the same",
+        )
+    train = _source(data.train, "training", recipe, seed, recipe.steps_per_epoch)
+    train.steps()  # some cannot say
+    return Sources(train, _source(data.held_out, "held-out", recipe, seed, None))
+
+
+def _source(examples: Any, what: str, recipe: Recipe, seed: int, steps: int | None) -> Source:
+    names = tuple(spec.name for spec in recipe.inputs)
+    called = f"{what} examples"
+    source = source_of(examples, names, batch_size=recipe.batch_size, seed=seed, steps=steps, what=called)
+    batch = source.peek(recipe.batch_size)
+    if not isinstance(batch, Batch) or not all(isinstance(v, torch.Tensor) for v in (*batch.inputs, batch.labels)):
+        raise UsageError(
+            f"a batch of {what} examples is {_kind(batch)}", remedy="return Batch((tensor, …), labels), of tensors"
+        )
+    if len(batch.inputs) != len(recipe.inputs):
+        raise UsageError(f"{len(batch.inputs)} arrays of {what} examples for {len(recipe.inputs)} inputs")
+    sizes: dict[str, int] = {}
+    for spec, value in zip(recipe.inputs, batch.inputs, strict=True):
+        spec.check(str(value.dtype).removeprefix("torch."), tuple(value.shape), sizes, where="")
+    return source
 
 
 def check_model(model: Any) -> nn.Module:
@@ -66,12 +76,13 @@ def check_optimizer(optimizer: Any) -> Any:
     return optimizer
 
 
-def check_schedule(schedule: Any) -> LRScheduler | None:
-    """Return the schedule; raise ``UsageError`` if it is none, or one that waits for a metric."""
-    if isinstance(schedule, ReduceLROnPlateau):
+def check_schedule(schedule: Any, recipe: Recipe) -> LRScheduler | None:
+    """Return the schedule; raise ``UsageError`` if it is none, or waits for the wrong end of the metric."""
+    if isinstance(schedule, ReduceLROnPlateau) and (schedule.mode == "max") != recipe.higher_is_better:
+        right = "max" if recipe.higher_is_better else "min"
         raise UsageError(
-            "ReduceLROnPlateau waits for a metric, and a recipe's schedule is stepped after each step without one",
-            remedy="use a schedule that goes by steps, such as CosineAnnealingLR",
+            f"the recipe's schedule waits for a {schedule.mode}imum of `{recipe.metric_names[0]}`",
+            remedy=f'give ReduceLROnPlateau mode="{right}"',
         )
     if schedule is not None and not isinstance(schedule, LRScheduler):
         raise UsageError(

@@ -1,16 +1,14 @@
-"""Examples to learn from and to check with, and the files of feeds that later steps read."""
+"""Examples to learn from and to check with, in batches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from mpdeploy.errors import UsageError
-from mpdeploy.files import atomic_folder
-from mpdeploy.train.specs import TensorSpec
+from mpdeploy.train.world import World
 
 LABELS, TARGETS = "labels", "targets"  # the keys of right answers in files of feeds: classes, and all others
 
@@ -26,8 +24,34 @@ class Batch:
     labels: torch.Tensor
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on a device."""
-        return Batch(tuple(value.to(device) for value in self.inputs), self.labels.to(device))
+        """Return the batch on a device; a copy from pinned memory goes on while others work."""
+        move = [value.to(device, non_blocking=value.is_pinned()) for value in (*self.inputs, self.labels)]
+        return Batch(tuple(move[:-1]), move[-1])
+
+    def pin_memory(self) -> "Batch":
+        """Return the batch in memory that a GPU copies from by itself."""
+        return Batch(tuple(value.pin_memory() for value in self.inputs), self.labels.pin_memory())
+
+    def first(self, count: int) -> "Batch":
+        """Return the first ``count`` examples."""
+        return Batch(tuple(value[:count] for value in self.inputs), self.labels[:count])
+
+    def after(self, count: int) -> "Batch":
+        """Return the examples after the first ``count``."""
+        return Batch(tuple(value[count:] for value in self.inputs), self.labels[count:])
+
+    def and_then(self, other: "Batch") -> "Batch":
+        """Return the examples of this batch and then those of another."""
+        if not len(self.labels):
+            return other
+        inputs = tuple(torch.cat(pair) for pair in zip(self.inputs, other.inputs, strict=True))
+        return Batch(inputs, torch.cat((self.labels, other.labels)))
+
+    def share(self, world: World) -> "Batch":
+        """Return the examples that fall to this process."""
+        mine = world.share(range(len(self.labels)))
+        every = slice(mine.start, mine.stop, mine.step)
+        return Batch(tuple(value[every] for value in self.inputs), self.labels[every])
 
     def parts(self, count: int) -> "list[Batch]":
         """Return the batch in ``count`` parts of nearly equal size, fewer if it has fewer examples."""
@@ -42,6 +66,29 @@ class Examples(Protocol):
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """Return the examples at ``indices``, in that order."""
+        ...
+
+
+class Source(Protocol):
+    """Where batches come from: to learn from, epoch by epoch, and in order, to measure with and to hand over."""
+
+    def steps(self) -> int:
+        """Return how many batches an epoch has."""
+        ...
+
+    def epoch(self, epoch: int, first: int, world: World) -> Iterator[Batch]:
+        """Yield this process's share of the batches of an epoch, from the batch ``first`` on.
+
+        Which examples they hold follows from the seed and the epoch alone, whatever was drawn before.
+        """
+        ...
+
+    def in_order(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        """Yield the examples, or the first ``limit`` of them, always the same, in batches of ``size``."""
+        ...
+
+    def peek(self, count: int) -> Batch:
+        """Return the first ``count`` examples, or fewer if there are fewer, without starting any process."""
         ...
 
 
@@ -93,39 +140,29 @@ def in_order(count: int, size: int) -> list[range]:
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def write_feeds(folder: Path, specs: Sequence[TensorSpec], examples: Examples, *, size: int, limit: int) -> int:
-    """Write up to ``limit`` examples as feeds for calibrating and verifying; return how many.
+@dataclass(frozen=True)
+class Indexed:
+    """Examples that any index finds, as a source."""
 
-    Each file ``0000.npz`` … holds one feed of ``size`` examples: an array for each input under its name, and the
-    right answers, which are no input: whole numbers, which stand for classes, under ``labels``, all others under
-    ``targets``.  Where the model's first axis is fixed, a smaller last feed
-    is left out.  The folder appears whole, in place of what was there.
-    """
-    fixed = any(isinstance(spec.shape[0], int) for spec in specs if spec.shape)
-    written = 0
-    with atomic_folder(folder) as scratch:
-        for number, batch in enumerate(_batches(examples, size, min(limit, len(examples)))):
-            if fixed and number and len(batch.labels) < size:
-                break
-            named = {spec.name: _storable(value) for spec, value in zip(specs, batch.inputs, strict=True)}
-            answers = LABELS if _are_classes(batch.labels) else TARGETS
-            named[answers] = _storable(batch.labels)
-            np.savez(scratch / f"{number:04}.npz", allow_pickle=False, **named)
-            written += len(batch.labels)
-    return written
+    examples: Examples
+    batch_size: int = 1
+    seed: int = 0
 
+    def steps(self) -> int:
+        """Return how many batches an epoch has."""
+        return max(len(self.examples) // self.batch_size, 1)
 
-def _are_classes(labels: torch.Tensor) -> bool:
-    return not (labels.is_floating_point() or labels.is_complex())
+    def epoch(self, epoch: int, first: int, world: World) -> Iterator[Batch]:
+        """Yield this process's share of the batches of an epoch, from the batch ``first`` on."""
+        for indices in shuffled(len(self.examples), self.batch_size, seed=self.seed, epoch=epoch)[first:]:
+            yield self.examples.batch(world.share(indices))
 
+    def in_order(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        """Yield the examples, or the first ``limit`` of them, in batches of ``size``."""
+        count = len(self.examples)
+        for indices in in_order(count if limit is None else min(limit, count), size):
+            yield self.examples.batch(indices)
 
-def _storable(value: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The tensor as an array of a type that numpy's files know."""
-    plain = value.detach().cpu()
-    array: np.ndarray[Any, Any] = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
-    return array
-
-
-def _batches(examples: Examples, size: int, count: int) -> Iterator[Batch]:
-    for indices in in_order(count, size):
-        yield examples.batch(indices)
+    def peek(self, count: int) -> Batch:
+        """Return the first ``count`` examples, or fewer if there are fewer."""
+        return self.examples.batch(range(min(count, len(self.examples))))

@@ -1,14 +1,15 @@
 """Measuring a model on held-out examples."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from mpdeploy.train.checks import check_scores
-from mpdeploy.train.data import Examples, in_order
+from mpdeploy.train.data import Examples, Source
+from mpdeploy.train.recipe import Recipe
+from mpdeploy.train.sources import source_of
 
 
 def in_fp32(outputs: Any) -> Any:
@@ -20,23 +21,28 @@ def in_fp32(outputs: Any) -> Any:
 
 
 @torch.no_grad()
-def mean_score(
-    model: nn.Module, examples: Examples, score: Callable[[Any, torch.Tensor], torch.Tensor], size: int
-) -> float | None:
-    """Return the mean of ``score(outputs, labels)`` over all examples, in batches of ``size``, in eval mode.
+def held_out_scores(
+    model: nn.Module, examples: Examples | Source, recipe: Recipe, size: int
+) -> tuple[float | None, ...]:
+    """Return the mean of each of the recipe's metrics, or of its loss, over all examples, in batches of ``size``.
 
-    None where the mean is not finite.  The model's mode is what it was before.
+    The model is in eval mode meanwhile.  None stands where a mean is not finite.
     """
+    scores = [metric.score for metric in recipe.metrics]
     device = next(model.parameters()).device
-    was_training = model.training
+    was_training, count = model.training, 0
+    totals = [0.0] * max(len(scores), 1)
     model.eval()
     try:
-        total = 0.0
-        for indices in in_order(len(examples), size):
-            batch = examples.batch(indices).to(device)
-            scores = check_scores(score, in_fp32(model(*batch.inputs)), batch.labels)
-            total += float(scores.double().sum())
+        for batch in (batch.to(device) for batch in source_of(examples).in_order(size)):
+            outputs = in_fp32(model(*batch.inputs))
+            if scores:
+                sums = [float(check_scores(score, outputs, batch.labels).double().sum()) for score in scores]
+            else:
+                sums = [float(recipe.loss(outputs, batch.labels)) * len(batch.labels)]
+            totals = [total + more for total, more in zip(totals, sums, strict=True)]
+            count += len(batch.labels)
     finally:
         model.train(was_training)
-    mean = total / len(examples)
-    return mean if math.isfinite(mean) else None
+    means = [total / max(count, 1) for total in totals]
+    return tuple(mean if math.isfinite(mean) else None for mean in means)

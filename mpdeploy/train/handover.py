@@ -8,9 +8,9 @@ import torch
 from mpdeploy import __version__
 from mpdeploy.numerics.telemetry import ModuleRange
 from mpdeploy.train.checkpoint import Checkpoint, CheckpointRecord
-from mpdeploy.train.data import write_feeds
+from mpdeploy.train.feeds import write_feeds
 from mpdeploy.train.loading import LoadedRecipe
-from mpdeploy.train.recipe import Data
+from mpdeploy.train.sources import Sources
 from mpdeploy.train.states import Position
 
 CHECKPOINT = "model.pt"
@@ -32,11 +32,19 @@ class Measured:
 
 
 def checkpoint_of(
-    loaded: LoadedRecipe, data: Data, level: str, seed: int, epochs: int, position: Position, measured: Measured
+    loaded: LoadedRecipe,
+    data: Sources,
+    level: str,
+    seed: int,
+    epochs: int,
+    position: Position,
+    measured: Measured,
+    fp32_modules: tuple[str, ...],
 ) -> Checkpoint:
     """Return the checkpoint of the position's last epoch."""
     recipe = loaded.recipe
-    kept = data.held_out.batch(range(min(_KEPT_EXAMPLES, len(data.held_out))))
+    kept = data.held_out.peek(_KEPT_EXAMPLES)
+    last = position.history[-1] if position.history else None
     record = CheckpointRecord(
         recipe=loaded.id,
         inputs=recipe.inputs,
@@ -44,8 +52,8 @@ def checkpoint_of(
         level=level,
         seed=seed,
         epochs=epochs,
-        metric_name=recipe.metric.name,
-        metric=position.history[-1].metric if position.history else None,
+        metric_name=recipe.metric_names[0],
+        metric=last.metric if last else None,
         steps_applied=position.applied,
         steps_skipped=position.skipped,
         history=position.history,
@@ -53,12 +61,14 @@ def checkpoint_of(
         ema_decay=recipe.ema_decay,
         mpdeploy_version=__version__,
         torch_version=str(torch.__version__),
+        metrics=last.metrics if last else {},
+        fp32_modules=fp32_modules,
     )
     examples = dict(zip((spec.name for spec in recipe.inputs), kept.inputs, strict=True))
     return Checkpoint({name: tensor.cpu() for name, tensor in measured.weights.items()}, examples, record)
 
 
-def hand_over_feeds(folder: Path, loaded: LoadedRecipe, data: Data) -> None:
+def hand_over_feeds(folder: Path, loaded: LoadedRecipe, data: Sources) -> None:
     """Write `calibration/` from the training examples and `heldout/` from the held-out ones."""
     recipe = loaded.recipe
     for name, source, limit in (

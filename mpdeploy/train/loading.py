@@ -12,6 +12,7 @@ from mpdeploy.errors import MpdeployError, UsageError
 from mpdeploy.files import readable_file
 from mpdeploy.train.known import is_known, remember
 from mpdeploy.train.recipe import Recipe
+from mpdeploy.train.surroundings import of_surroundings
 
 MODELS = Path("models")
 
@@ -114,6 +115,8 @@ def blamed_on(recipe: Path, when: str) -> Iterator[None]:
     except MpdeployError:
         raise
     except (Exception, SystemExit) as error:
+        if of_surroundings(error):
+            raise
         raise UsageError(
             f"the recipe fails {when}: {type(error).__name__}: {error}",
             where=str(recipe),

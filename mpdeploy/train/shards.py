@@ -11,12 +11,13 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mpdeploy import records
 from mpdeploy.train.checkpoint import save_tensors
 from mpdeploy.train.shard_reader import SafeReader, fill
 from mpdeploy.train.states import (
+    PROCESS,
     STATES,
     Configuration,
     Position,
@@ -27,6 +28,7 @@ from mpdeploy.train.states import (
     remove_old,
     set_aside,
     state_name,
+    take_back,
 )
 from mpdeploy.train.world import World
 
@@ -43,16 +45,23 @@ class Shards:
         """Return the newest state; raise ``UsageError`` if there is none."""
         return newest_or_refuse(self._folder)
 
-    def load(self, path: Path, like: dict[str, Any]) -> tuple[Position, dict[str, Any]]:
-        """Return a saved position and state; ``like`` tells how the tensors are spread."""
-        record, tree = _read_part(path, self._world.rank)
-        refuse_other(record.configuration, self._configuration, path)
+    def load(self, path: Path, like: dict[str, Any]) -> tuple[StateRecord, dict[str, Any]]:
+        """Return a saved record and state; ``like`` tells how the tensors are spread.
+
+        The state may be of another number of processes, or of one process alone.
+        """
         spread: dict[tuple[int, ...], DTensor] = {}
         _replace(like, "", lambda where, tensor: spread.setdefault(tuple(tensor.shape), tensor))
+        if not path.is_dir():
+            record, tree = read_state(path)
+            refuse_other(record, self._configuration, path)
+            return record, _spread(tree, like, spread)
+        record, tree = _read_part(path, self._world.rank)
+        refuse_other(record, self._configuration, path)
         tensors = {where: torch.zeros_like(spread[shape]) for where, shape in _marks(tree).items()}
         with _quiet():
             load(tensors, storage_reader=SafeReader(path))
-        return record.position, _filled(tree, tensors)
+        return record, _filled(tree, tensors)
 
     def save(self, position: Position, state: dict[str, Any]) -> None:
         """Save a state, then remove those that are too old."""
@@ -70,7 +79,7 @@ class Shards:
 
         tree = _replace(state, "", take_out)
         record = records.to_json(StateRecord(self._configuration, position)).decode()
-        save_tensors({"record": record, "state": tree}, scratch / _part_name(self._world.rank))
+        save_tensors({"record": record, "state": tree}, scratch / PROCESS.format(self._world.rank))
         with _quiet():
             save(tensors, storage_writer=FileSystemWriter(scratch))
         self._world.wait()
@@ -86,6 +95,11 @@ class Shards:
         self._world.wait()
         return aside
 
+    def give_back(self) -> None:
+        """Put the states of the interrupted training in their place again."""
+        if self._world.leads:
+            take_back(self._folder)
+
 
 def read_whole(path: Path) -> tuple[StateRecord, dict[str, Any]]:
     """Return the record and the state of a folder with all shards put together, in one process.
@@ -98,12 +112,25 @@ def read_whole(path: Path) -> tuple[StateRecord, dict[str, Any]]:
     return record, _filled(tree, tensors)
 
 
-def _part_name(rank: int) -> str:
-    return f"process-{rank}.pt"
-
-
 def _read_part(path: Path, rank: int) -> tuple[StateRecord, dict[str, Any]]:
-    return read_state(path / _part_name(rank))
+    own = path / PROCESS.format(rank)
+    return read_state(own if own.is_file() else path / PROCESS.format(0))
+
+
+def _spread(tree: Any, like: Any, spread: dict[tuple[int, ...], DTensor]) -> Any:
+    """Return the tree with its whole tensors spread as in ``like``; where that lacks them, as others of the shape."""
+    if isinstance(tree, torch.Tensor):
+        model = like if isinstance(like, torch.Tensor) else spread.get(tuple(tree.shape))
+        if not isinstance(model, DTensor):
+            return tree
+        return distribute_tensor(tree.to(model.device), model.device_mesh, model.placements)
+    if isinstance(tree, dict):
+        known = like if isinstance(like, dict) else {}
+        return {key: _spread(value, known.get(key), spread) for key, value in tree.items()}
+    if isinstance(tree, list):
+        known_items = like if isinstance(like, list) and len(like) == len(tree) else [None] * len(tree)
+        return [_spread(value, other, spread) for value, other in zip(tree, known_items, strict=True)]
+    return tree
 
 
 def _replace(tree: Any, where: str, by: Callable[[str, DTensor], object]) -> Any:

@@ -13,11 +13,18 @@ from mpdeploy.train.checkpoint import EpochRecord, load_tensors, save_tensors
 from mpdeploy.train.loading import RecipeId
 
 STATES = "states"
+PROCESS = "process-{}.pt"  # what a process of its own keeps beside the shards of all
+_FIXED = ("recipe", "seed", "batch_size")
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What must be equal for a training to go on where another one stopped."""
+    """How a training is set up.
+
+    One that goes on where another stopped must have the same recipe, seed and batch size.  The precision may be
+    another, since a state is FP32 at every level, and so may the number of processes, how they share the model, and
+    the number of epochs.
+    """
 
     recipe: RecipeId
     precision: str
@@ -33,7 +40,9 @@ class Position:
     """How far the training has come: whole epochs with their records, batches of the next one, steps in all.
 
     ``epoch_loss`` holds the losses of the epoch under way: their sum over applied steps, None once it is not
-    finite.  ``telemetry_bytes`` is how much of the telemetry file belongs to the steps so far.
+    finite.  ``telemetry_bytes`` is how much of the telemetry file belongs to the steps so far.  ``parts`` is in how
+    many parts a batch goes through the model, 0 for as many as the recipe says.  ``stopped`` tells that the recipe
+    ended the training before its last epoch.
     """
 
     history: tuple[EpochRecord, ...] = ()
@@ -43,6 +52,8 @@ class Position:
     applied: int = 0
     skipped: int = 0
     telemetry_bytes: int = 0
+    parts: int = 0
+    stopped: bool = False
 
     @property
     def steps(self) -> int:
@@ -99,10 +110,20 @@ def set_aside(folder: Path, steps: int) -> Path | None:
     if found is None or found.name in (state_name(0), f"{state_name(0)}.pt") or int(found.stem) >= steps:
         remove_old(folder, 0)
         return None
-    aside = folder.with_name(f"{folder.name}.before")
+    aside = _aside(folder)
     shutil.rmtree(aside, ignore_errors=True)
     folder.replace(aside)
     return aside
+
+
+def take_back(folder: Path) -> None:
+    """Put what was set aside in its place again, as a new training could not even begin."""
+    shutil.rmtree(folder, ignore_errors=True)
+    _aside(folder).replace(folder)
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.before")
 
 
 def _remove(path: Path) -> None:
@@ -119,16 +140,6 @@ def save_state(folder: Path, record: StateRecord, state: dict[str, Any]) -> Path
     return path
 
 
-def load_state(path: Path, configuration: Configuration) -> tuple[Position, dict[str, Any]]:
-    """Return the position and the state in ``path``.
-
-    Raises ``UsageError`` if it is damaged, or belongs to another configuration.
-    """
-    record, state = read_state(path)
-    refuse_other(record.configuration, configuration, path)
-    return record.position, state
-
-
 def read_state(path: Path) -> tuple[StateRecord, dict[str, Any]]:
     """Return the record and the state in ``path``; raise ``UsageError`` if it is damaged or another kind of file."""
     content = load_tensors(path, "training state")
@@ -137,16 +148,35 @@ def read_state(path: Path) -> tuple[StateRecord, dict[str, Any]]:
     return records.from_json(StateRecord, str(content["record"]).encode(), str(path)), content["state"]
 
 
-def refuse_other(saved: Configuration, wanted: Configuration, path: Path) -> None:
-    """Raise ``UsageError`` that names what differs, if something does."""
-    now = asdict(wanted)
-    for name, value in asdict(saved).items():
-        if now[name] != value:
+def newest_record(folder: Path) -> StateRecord:
+    """Return the record of the newest state in a folder; raise ``UsageError`` if there is none, or it is damaged."""
+    found = newest_or_refuse(folder)
+    return read_state(found / PROCESS.format(0) if found.is_dir() else found)[0]
+
+
+def refuse_other(saved: StateRecord, wanted: Configuration, path: Path) -> None:
+    """Raise ``UsageError`` that says why a training cannot go on from a saved state, if it cannot."""
+    now, before = asdict(wanted), asdict(saved.configuration)
+    for name in _FIXED:
+        if now[name] != before[name]:
             raise UsageError(
-                f"the interrupted training had {name} {_plain(value)}, this one has {_plain(now[name])}",
+                f"the interrupted training had {name} {_plain(before[name])}, this one has {_plain(now[name])}",
                 where=str(path),
                 remedy="give the same again, or leave --resume out to start afresh",
             )
+    done = len(saved.position.history) + (saved.position.batches > 0)
+    if done > wanted.epochs:
+        raise UsageError(
+            f"the interrupted training is in its epoch {done}, this one is to have {wanted.epochs}",
+            where=str(path),
+            remedy=f"give --epochs {done} or more",
+        )
+
+
+def differences(saved: Configuration, wanted: Configuration) -> tuple[str, ...]:
+    """Return what a training that goes on has otherwise than before, each as in ``epochs 3, was 2``."""
+    now, before = asdict(wanted), asdict(saved)
+    return tuple(f"{name} {now[name]}, was {before[name]}" for name in now if now[name] != before[name])
 
 
 @contextlib.contextmanager

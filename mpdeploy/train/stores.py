@@ -8,11 +8,13 @@ from mpdeploy.train.states import (
     Configuration,
     Position,
     StateRecord,
-    load_state,
     newest_or_refuse,
+    read_state,
+    refuse_other,
     remove_old,
     save_state,
     set_aside,
+    take_back,
 )
 from mpdeploy.train.world import Sharding, World
 
@@ -24,8 +26,8 @@ class Store(Protocol):
         """Return the newest state; raise ``UsageError`` if there is none."""
         ...
 
-    def load(self, path: Path, like: dict[str, Any]) -> tuple[Position, dict[str, Any]]:
-        """Return a saved position and state; ``like`` is a state of the same form, which may be written to."""
+    def load(self, path: Path, like: dict[str, Any]) -> tuple[StateRecord, dict[str, Any]]:
+        """Return a saved record and state; ``like`` is a state of the same form, which may be written to."""
         ...
 
     def save(self, position: Position, state: dict[str, Any]) -> None:
@@ -34,6 +36,10 @@ class Store(Protocol):
 
     def begin(self, steps: int) -> Path | None:
         """Make room for a new training of so many steps; return where the states of an interrupted one are now."""
+        ...
+
+    def give_back(self) -> None:
+        """Put the states of the interrupted training in their place again."""
         ...
 
 
@@ -47,9 +53,16 @@ class Files:
         """Return the newest state; raise ``UsageError`` if there is none."""
         return newest_or_refuse(self._folder)
 
-    def load(self, path: Path, like: dict[str, Any]) -> tuple[Position, dict[str, Any]]:
-        """Return a saved position and state."""
-        return load_state(path, self._configuration)
+    def load(self, path: Path, like: dict[str, Any]) -> tuple[StateRecord, dict[str, Any]]:
+        """Return a saved record and state, put together if it is in shards."""
+        if path.is_dir():
+            from mpdeploy.train.shards import read_whole  # imports much of torch.distributed
+
+            record, state = read_whole(path)
+        else:
+            record, state = read_state(path)
+        refuse_other(record, self._configuration, path)
+        return record, state
 
     def save(self, position: Position, state: dict[str, Any]) -> None:
         """Save a state, then remove those that are too old."""
@@ -63,6 +76,11 @@ class Files:
         aside = set_aside(self._folder, steps) if self._world.leads else None
         self._world.wait()
         return aside
+
+    def give_back(self) -> None:
+        """Put the states of the interrupted training in their place again."""
+        if self._world.leads:
+            take_back(self._folder)
 
 
 def store_for(folder: Path, configuration: Configuration, keep: int, world: World, sharding: Sharding) -> Store:

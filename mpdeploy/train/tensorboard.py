@@ -1,29 +1,35 @@
-"""Telemetry for TensorBoard, where it is installed."""
+"""The log of a training for TensorBoard, where it is installed."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from mpdeploy.amp.telemetry import Sink
 from mpdeploy.errors import DependencyError
 from mpdeploy.numerics.telemetry import StepLine
+from mpdeploy.train.logs import scalars_of
 
 
-def tensorboard_sink(folder: Path) -> Sink:
-    """Return a sink that writes events into ``folder``; raise ``DependencyError`` without TensorBoard."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise DependencyError("TensorBoard is not installed", remedy="pip install tensorboard") from error
-    writer = SummaryWriter(str(folder))
+class TensorBoardLog:
+    """Writes events into ``folder``; raises ``DependencyError`` without TensorBoard."""
 
-    def write(line: StepLine) -> None:
-        scalars = {"loss": line.loss, "gradient norm": line.grad_norm, "loss scale": line.scale_after,
-                   "skipped steps": line.skips}  # fmt: skip
-        for layer in line.sample.layers if line.sample else ():
-            scalars[f"zero gradients with the scale/{layer.name}"] = layer.with_scale.zero
-            scalars[f"zero gradients without it/{layer.name}"] = layer.without_scale.zero
-        for name, value in scalars.items():
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise DependencyError("TensorBoard is not installed", remedy="pip install tensorboard") from error
+        self._writer = SummaryWriter(str(folder))
+
+    def step(self, line: StepLine) -> None:
+        """Write a step's numbers."""
+        for name, value in scalars_of(line).items():
+            self._writer.add_scalar(name, value, line.step)
+
+    def epoch(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Write an epoch's metrics."""
+        for name, value in metrics.items():
             if value is not None:
-                writer.add_scalar(name, value, line.step)
-        writer.flush()
+                self._writer.add_scalar(f"held-out/{name}", value, step)
+        self._writer.flush()
 
-    return write
+    def close(self) -> None:
+        """Write what is still to be written."""
+        self._writer.close()

@@ -33,8 +33,8 @@ addEventListener('load', () => {{
 </script>"""
 
 
-def browse(folder, report, dark):
-    source = html.escape(page(report), quote=True)
+def browse(folder, text, dark):
+    source = html.escape(text, quote=True)
     frames = "".join(f'<iframe srcdoc="{source}" width="{w}" height="800" style="border:0"></iframe>' for w in WIDTHS)
     target = folder / "harness.html"
     target.write_text(HARNESS.format(frames=frames), encoding="utf-8")
@@ -59,7 +59,7 @@ def browse(folder, report, dark):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_in_a_browser(full, tmp_path, dark):
-    seen = browse(tmp_path, full, dark)
+    seen = browse(tmp_path, page(full), dark)
     for view, width in zip(seen, WIDTHS, strict=True):
         assert view["wide"] <= view["inner"] <= width, "the page scrolls sideways"
         assert view["clipped"] == []
@@ -70,9 +70,9 @@ def test_the_page_in_a_browser(full, tmp_path, dark):
         assert (paper < ink) == dark
 
 
-def printed(folder, report, paper):
+def printed(folder, text, paper):
     """The text of the page's PDF on a paper, one string a sheet."""
-    source = page(report).replace("@page {", f"@page {{ size: {paper};")
+    source = text.replace("@page {", f"@page {{ size: {paper};")
     (folder / "page.html").write_text(source, encoding="utf-8")
     subprocess.run(
         [
@@ -93,7 +93,7 @@ def printed(folder, report, paper):
 
 @pytest.mark.parametrize("paper", ["A4", "Letter"])
 def test_the_page_prints_whole(full, tmp_path, paper):
-    sheets = printed(tmp_path, full, paper)
+    sheets = printed(tmp_path, page(full), paper)
     text = " ".join(sheets)
     drift = full.drifts[0].outputs[0]
     for heading in (

@@ -55,8 +55,26 @@ def train(recipe: Path, folder: Path, level: Level) -> None:
     training.finish()
 
 
-@pytest.mark.parametrize("level", [Level.BF16_MASTER, Level.FP16_MIXED])
-def test_killed_at_any_moment_it_ends_bit_for_bit_the_same(noisy, tmp_path, level):
+_LOADER = """
+    from torch.utils.data import DataLoader, TensorDataset
+    train = TensorDataset(torch.from_numpy(x[:1500]), torch.from_numpy(y[:1500]))
+    return Data(DataLoader(train, 100, shuffle=True, num_workers=2), Arrays((x[1500:],), y[1500:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "workers"),
+    [
+        (Level.BF16_MASTER, False),
+        (Level.FP16_MIXED, False),
+        pytest.param(Level.FP16_MASTER, True, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_at_any_moment_it_ends_bit_for_bit_the_same(noisy, tmp_path, level, workers):
+    if workers:
+        text = noisy.read_text()
+        start, end = text.index("    return Data("), text.index("def noisy")
+        noisy.write_text(text[:start] + _LOADER.strip("\n") + "\n\n\n" + text[end:])
     train(noisy, tmp_path / "whole", level)
 
     processes = multiprocessing.get_context("forkserver")

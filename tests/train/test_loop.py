@@ -1,5 +1,6 @@
 """Training on real digits: it learns, it tells, and it goes on where it stopped."""
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from mpdeploy.errors import UsageError
 from mpdeploy.train.checkpoint import load_checkpoint
 from mpdeploy.train.loading import load_recipe
 from mpdeploy.train.loop import Settings, Training
+from mpdeploy.train.telemetry_file import read_telemetry
 
 DIGITS_CNN = Path(__file__).parents[2] / "models" / "digits_cnn.py"
 
@@ -113,21 +115,83 @@ def test_a_resumed_training_ends_bit_for_bit_like_one_that_was_not_stopped(mlp, 
     assert all(torch.equal(left.weights[name], right.weights[name]) for name in left.weights)
 
 
-def test_only_the_same_configuration_is_resumed(mlp, tmp_path):
+def test_only_the_same_training_is_resumed(mlp, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(UsageError, match="no interrupted training"):
         run(mlp, folder, Settings(Level.FP32, 1), resume=True)
-    Training(load_recipe(mlp), folder, Settings(Level.FP32, 2))
+    run(mlp, folder, Settings(Level.FP32, 2))
     for other, says in [
-        (Settings(Level.BF16_MIXED, 2), "had precision fp32, this one has bf16-mixed"),
-        (Settings(Level.FP32, 3), "had epochs 2, this one has 3"),
         (Settings(Level.FP32, 2, seed=1), "had seed 0, this one has 1"),
+        (Settings(Level.FP32, 1), r"is in its epoch 2, this one is to have 1 .*--epochs 2 or more"),
     ]:
         with pytest.raises(UsageError, match=says):
             run(mlp, folder, other, resume=True)
     mlp.write_text(mlp.read_text() + "\n# changed\n")
     with pytest.raises(UsageError, match=r"had recipe my_mlp\.py \("):
         run(mlp, folder, Settings(Level.FP32, 2), resume=True)
+
+
+def checkpoints(*folders: Path):
+    return [(folder / name).read_bytes() for folder in folders for name in ("model.pt", "best.pt", "telemetry.jsonl")]
+
+
+@pytest.mark.parametrize("schedule", ["StepLR(optimizer, 20)", "CosineAnnealingLR(optimizer, 100)"])
+def test_a_longer_training_goes_on_as_if_it_had_been_meant_so(mlp, tmp_path, schedule):
+    # A schedule that does not depend on the number of steps: all of it is the same, bit for bit.  (C10, C13)
+    start, end = mlp.read_text().index("    schedule="), mlp.read_text().index("    loss=")
+    new = f"    schedule=lambda optimizer, steps: torch.optim.lr_scheduler.{schedule},\n"
+    mlp.write_text(mlp.read_text()[:start] + new + mlp.read_text()[end:])
+    run(mlp, tmp_path / "whole", Settings(Level.BF16_MIXED, 4))
+    run(mlp, tmp_path / "longer", Settings(Level.BF16_MIXED, 2))
+    training = Training(load_recipe(mlp), tmp_path / "longer", Settings(Level.BF16_MIXED, 4), resume=True)
+    assert training.differences == ("epochs 4, was 2",)
+    assert (training.steps_left, training.total_steps) == (30, 60)
+    list(training.steps())
+    assert training.finish().epochs == 4
+    assert checkpoints(tmp_path / "longer") == checkpoints(tmp_path / "whole")
+
+
+def test_the_rest_of_a_longer_training_takes_the_schedule_of_its_new_length(mlp, tmp_path):
+    run(mlp, tmp_path / "run", Settings(Level.FP32, 1))
+    run(mlp, tmp_path / "run", Settings(Level.FP32, 2), resume=True)
+    run(mlp, tmp_path / "whole", Settings(Level.FP32, 2))
+    (_, longer), (_, whole) = (read_telemetry(tmp_path / n / "telemetry.jsonl") for n in ("run", "whole"))
+    rates = [line.learning_rate for line in longer[15:]]
+    assert rates == pytest.approx([line.learning_rate for line in whole[15:]], rel=1e-9)
+    assert len(longer) == len(whole) == 30
+    assert min(line.learning_rate for line in longer[:15]) < rates[0], "the shorter one had come to its end"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(Level.FP16_MASTER, Level.BF16_MIXED), (Level.BF16_MIXED, Level.FP16_MIXED), (Level.FP32, Level.FP16_MASTER)],
+)
+def test_a_training_goes_on_at_another_level_from_the_same_fp32_weights(mlp, tmp_path, before, after):
+    mlp.write_text(mlp.read_text().replace("nn.Dropout(0.1), ", ""))
+    run(mlp, tmp_path / "run", Settings(before, 1))
+    earlier = load_checkpoint(tmp_path / "run" / "model.pt").weights
+    training = Training(load_recipe(mlp), tmp_path / "run", Settings(after, 2), resume=True)
+    now = training._assembly.engine.state_dict()["model"]
+    assert all(torch.equal(tensor, now[name]) for name, tensor in earlier.items()), "the state is FP32 at both"
+    assert f"precision {after.value}, was {before.value}" in training.differences
+    assert training._assembly.engine.scale.scale == (65536 if after.config.scaling else 1)
+    list(training.steps())
+    record = training.finish()
+    assert record.level == after.value
+    assert record.metric > 0.8
+    header, lines = read_telemetry(tmp_path / "run" / "telemetry.jsonl")
+    assert header.configuration == str(after.config)
+    assert [line.step for line in lines] == list(range(30))
+
+
+def test_a_training_goes_on_with_another_patience(mlp, tmp_path):
+    patient = replace(Level.FP16_MIXED.config, patience=30)
+    run(mlp, tmp_path / "run", Settings(Level.FP16_MIXED, 1))
+    run(mlp, tmp_path / "run", Settings(patient, 2), resume=True)
+    run(mlp, tmp_path / "plain", Settings(Level.FP16_MIXED, 1))
+    run(mlp, tmp_path / "plain", Settings(Level.FP16_MIXED, 2), resume=True)
+    one, two = (load_checkpoint(tmp_path / name / "model.pt").weights for name in ("run", "plain"))
+    assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
 
 
 def test_a_schedule_stands_still_on_skipped_steps(mlp, tmp_path):

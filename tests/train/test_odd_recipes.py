@@ -35,7 +35,7 @@ def train(recipe, folder, settings=None, **options):
     [
         (DATA, "return x, y", r"data\(\) returns a tuple \["),
         (DATA, "pass", r"data\(\) returns None \["),
-        (DATA, f"return Data({SET}, {SET})", r"training examples are a TensorDataset, .* use Arrays"),
+        (DATA, f"return Data({SET}[0], {SET})", r"training examples are a tuple, .* use Arrays"),
         (DATA, "return Data(((x, y) for _ in range(3)), 1)", r"training examples are a generator"),
         (DATA, DATA.replace("(x[:1500],)", "x[:1500]"), r"write Arrays\(\(images,\), labels\)"),
         (DATA, DATA.replace("(x[:1500],)", "(torch.from_numpy(x[:1500]),)"), r"numpy arrays, not a Tensor \["),
@@ -45,7 +45,11 @@ def train(recipe, folder, settings=None, **options):
         (MODEL, "lambda: nn.DataParallel(nn.Sequential(", r"returns a DataParallel, .* the plain module"),
         (OPTIMIZER, "None", r"optimizer\(model\) returns None"),
         (OPTIMIZER, "torch.optim.LBFGS(model.parameters())", r"LBFGS .* \[.*my_mlp\.py\]; use"),
-        (SCHEDULE, "torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)", "ReduceLROnPlateau waits for a metric"),
+        (
+            SCHEDULE,
+            "torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)",
+            r"waits for a minimum of `accuracy` .*mode=\"max\"",
+        ),
         (SCHEDULE, '{"scheduler": 1}', r"schedule\(optimizer, steps\) returns a dict"),
         (
             SCHEDULE,

@@ -58,7 +58,7 @@ def test_the_report_shows_what_the_telemetry_says(mlp, tmp_path, capsys):
     assert not re.search(r"(src|href)=\"(?!data:)", page), "opens offline"
     assert "<script" not in page
     assert header.configuration in parsed.text
-    layer = next(layer for layer in lines[-1].sample.layers if layer.name == "0")
+    layer = next(layer for layer in [line for line in lines if line.sample][-1].sample.layers if layer.name == "0")
     assert layer.without_scale.zero > layer.with_scale.zero
     for name in ("0", "1", "4", "(the model)", "(input)"):
         assert f"<code>{name}</code>" in page
@@ -85,7 +85,7 @@ def test_a_damaged_telemetry_file_is_told_with_the_line(mlp, tmp_path):
     path.write_bytes(whole + b"x\n")
     with pytest.raises(UsageError, match=rf"line {len(lines) + 2}"):
         read_telemetry(path)
-    path.write_bytes(whole.replace(b"mpdeploy.telemetry/1", b"mpdeploy.telemetry/9"))
+    path.write_bytes(whole.replace(b"mpdeploy.telemetry/2", b"mpdeploy.telemetry/9"))
     with pytest.raises(UsageError, match="schema"):
         read_telemetry(path)
 
@@ -98,3 +98,27 @@ def test_tensorboard_gets_events_or_is_named_as_missing(mlp, tmp_path, monkeypat
     pytest.importorskip("tensorboard")
     assert train(mlp, "--epochs", 1, "--tensorboard", "-o", tmp_path / "out") == 0
     assert any((tmp_path / "out" / "tensorboard").iterdir())
+
+
+def test_weights_and_biases_gets_an_offline_run(mlp, tmp_path):
+    pytest.importorskip("wandb")
+    assert train(mlp, "--epochs", 1, "--wandb", "-o", tmp_path / "out") == 0
+    runs = list((tmp_path / "out" / "wandb").rglob("run-*.wandb"))
+    assert len(runs) == 1
+    content = runs[0].read_bytes()  # records of a protocol buffer, in which names stand as they are
+    assert content.count(b"learning rate") >= 15
+    assert content.count(b"held-out/accuracy") >= 1
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow's own use of what is deprecated
+def test_mlflow_gets_each_step_and_metric(mlp, tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    assert train(mlp, "--epochs", 2, "--mlflow", "-o", tmp_path / "out") == 0
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("mpdeploy")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "my_mlp"
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "loss")] == list(range(30))
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "held-out/accuracy")] == [15, 30]
+    assert run.data.metrics["learning rate"] < 5e-3

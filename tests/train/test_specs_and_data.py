@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mpdeploy.errors import UsageError
 from mpdeploy.train import Arrays, TensorSpec
-from mpdeploy.train.data import in_order, shuffled, write_feeds
+from mpdeploy.train.data import in_order, shuffled
+from mpdeploy.train.feeds import write_feeds
 
 
 @pytest.mark.parametrize(
