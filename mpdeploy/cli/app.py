@@ -119,6 +119,11 @@ def _end(code: int) -> NoReturn:
         from mpdeploy.train.world import end_at_once
 
         end_at_once(code)
+    attended = sys.modules.get("mpdeploy.runtime.attended")
+    if attended is not None and attended.any_given_up():  # Python would abort beside a thread that does not end
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 
@@ -154,7 +159,7 @@ def _interrupted(stop: BaseException) -> NoReturn:
     terminated = isinstance(stop, TerminatedError)
     kept = str(stop) if isinstance(stop, KeyboardInterrupt) and stop.args else "nothing half-written was left"
     warn(f"mpdeploy: {'terminated' if terminated else 'interrupted'}; {kept}")
-    sys.exit(TERMINATED if terminated else INTERRUPTED)
+    _end(TERMINATED if terminated else INTERRUPTED)
 
 
 def _stop_in(fault: BaseException) -> BaseException | None:
