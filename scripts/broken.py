@@ -1,5 +1,6 @@
 """Ways to break a file: its bytes, the entries of an archive, the values of a document, the fields of a model."""
 
+import copy
 import io
 import json
 import random
@@ -125,7 +126,7 @@ def value_changed(content: bytes, chance: random.Random) -> bytes:
         elif what == 1 and isinstance(holder, dict):
             holder[f"{key}~"] = holder.pop(key)
         else:
-            holder[key] = chance.choice(_VALUES)
+            holder[key] = copy.deepcopy(chance.choice(_VALUES))
     return json.dumps(document).encode("utf-8", "surrogatepass")
 
 

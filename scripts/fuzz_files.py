@@ -162,6 +162,8 @@ def main() -> int:
                     options.keep.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(case.path, options.keep / f"{number}-{case.path.name}")
                     (options.keep / f"{number}.txt").write_text(f"{case}\n{time.monotonic() - started}\n{ended.text}")
+            if number % 100 == 99:
+                print(f"{number + 1} files", file=sys.stderr, flush=True)
             _restore(Path(made) / "sound", home, case, before)
     _print_table(counts)
     return int(faults > 0)

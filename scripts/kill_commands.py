@@ -87,9 +87,6 @@ WRITERS = {
         tuple(f"train recipe.py -o out --seed {s} --save-every 1 --report" for s in (0, 1)), (),
         ("inspect out/model.pt", "inspect out/best.pt"),
     ),
-    "train --resume": Writer(
-        ("train recipe.py -o out --epochs 6 --save-every 1 --resume",) * 2, (), (),
-    ),
 }  # fmt: skip
 
 
@@ -102,7 +99,22 @@ class Campaign:
         self.finished: list[dict[str, str]] = []  # what a whole run of each version writes
         self.seconds = 0.0
 
-    def prepare(self) -> None:
+    def faults(self, kills: int, seed: str) -> Iterator[str]:
+        """Yield what is wrong after each kill, and after a whole run at the end."""
+        try:
+            self._prepare()
+            for number in range(kills):
+                chance = random.Random(f"{seed} {number}")  # noqa: S311
+                yield from (f"{number}: {fault}" for fault in self._kill(number, chance))
+            self._whole_run(0)
+        except SystemExit as fault:
+            yield str(fault)
+            return
+        if strays := self._strays():
+            yield f"the next run left {strays[0]}"
+        yield from self._checked("the next run")
+
+    def _prepare(self) -> None:
         """Run both versions to their end: what they write, and how long that takes."""
         for version in (0, 1):
             started = time.monotonic()
@@ -110,9 +122,9 @@ class Campaign:
             self.seconds = time.monotonic() - started
             self.finished.append(self._state())
 
-    def kill(self, number: int, chance: random.Random) -> Iterator[str]:
+    def _kill(self, number: int, chance: random.Random) -> Iterator[str]:
         """Start a version, send it a signal at a random moment, and yield what is wrong then."""
-        before, version = self._state(), number % 2
+        before, strayed, version = self._state(), self._strays(), number % 2
         pid = children.start(children.command(self._words(version)), self.home, self.log)
         time.sleep(chance.random() * self.seconds * 1.05)
         sent = (signal.SIGKILL, signal.SIGTERM)[number // 2 % 2]
@@ -124,23 +136,13 @@ class Campaign:
             yield f"{sent.name}: it does not end"
         if ended.code not in (0, -sent, _TERMINATED) or "Traceback" in ended.text:
             yield f"{sent.name}: exit code {ended.code}: {ended.text[-300:]!r}"
-        if ended.code in (0, _TERMINATED) and (strays := self._strays(kept=ended.text)):
-            yield f"{sent.name}: left {strays[0]}"
+        if ended.code in (0, _TERMINATED) and (strays := set(self._strays(kept=ended.text)) - set(strayed)):
+            yield f"{sent.name}: left {strays.pop()}"
         if (mixed := self._mixture(before, version)) is not None:
             yield f"{sent.name}: files of two runs: {mixed}"
         if left := _processes_of(pid):
             yield f"{sent.name}: processes {left} go on"
         yield from self._checked(sent.name)
-
-    def end(self) -> Iterator[str]:
-        """Run once more to the end: all is whole, and nothing strays."""
-        try:
-            self._whole_run(0)
-        except SystemExit as fault:
-            yield str(fault)
-        if strays := self._strays():
-            yield f"the next run left {strays[0]}"
-        yield from self._checked("the next run")
 
     def _whole_run(self, version: int) -> None:
         ended = children.run(children.command(self._words(version)), self.home, self.log, SECONDS)
@@ -197,15 +199,9 @@ def main() -> int:
             home = Path(made) / name
             shutil.copytree(sound, home, symlinks=True)
             campaign = Campaign(home, log, WRITERS[name])
-            campaign.prepare()
-            for number in range(options.kills):
-                chance = random.Random(f"{options.seed} {name} {number}")  # noqa: S311
-                for fault in campaign.kill(number, chance):
-                    campaign.counts["faults"] += 1
-                    print(f"{name} {number}: {fault}", flush=True)
-            for fault in campaign.end():
+            for fault in campaign.faults(options.kills, f"{options.seed} {name}"):
                 campaign.counts["faults"] += 1
-                print(f"{name}: {fault}", flush=True)
+                print(f"{name} {fault}", flush=True)
             faults += campaign.counts["faults"]
             row = " ".join(f"{campaign.counts[column] or '':>8}" for column in columns)
             print(f"{name:16} {campaign.seconds:5.1f} {row}", flush=True)
