@@ -103,7 +103,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "old state dict": ("legacy.pth", ("inspect legacy.pth", f"run legacy.pth --model recipe.py:build {_DATA}")),
     "safetensors": ("state.safetensors", (f"run state.safetensors --model recipe.py:build {_DATA}",)),
     "TorchScript": ("script.pt", (f"run script.pt --input x:n,16 {_DATA} --timeout 20", "inspect script.pt")),
-    "program": ("program.pt2", (f"run program.pt2 {_DATA} --timeout 20",)),
+    "program": ("program.pt2", ("run program.pt2 --data input.npz --timeout 20",)),
     "Hugging Face configuration": ("bert/config.json", ("export bert -o out/export",)),
     "Hugging Face weights": ("bert/model.safetensors", ("export bert -o out/export",)),
     "deployment": ("deploy.toml", ("pipeline deploy.toml -o out/pipeline",)),

@@ -85,6 +85,7 @@ def _write_models(folder: Path) -> None:
     random = np.random.default_rng(0)
     x = random.standard_normal((8, 16)).astype(np.float32)
     np.savez(folder / "data.npz", x=x, labels=np.arange(8) % 4)
+    np.savez(folder / "input.npz", input=x)
     np.savez_compressed(folder / "packed.npz", x=x, labels=np.arange(8) % 4)
     weights = [("w0", (16, 32)), ("b0", (32,)), ("w1", (32, 4))]
     constants = [numpy_helper.from_array(random.standard_normal(s).astype(np.float32) / 4, n) for n, s in weights]
