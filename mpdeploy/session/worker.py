@@ -171,8 +171,9 @@ def _serve(
             connection.send(answer)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return  # the other end is gone
-    except Exception as error:  # noqa: BLE001 - told at the other end
-        connection.send(_fault_of(error, path))
+    except Exception as error:  # noqa: BLE001 - told at the other end, if that is still there
+        with contextlib.suppress(OSError):
+            connection.send(_fault_of(error, path))
 
 
 def _fault_of(error: Exception, path: Path) -> MpdeployError:
