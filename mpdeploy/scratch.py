@@ -29,8 +29,18 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         lock = _claim(folder)
         yield folder
     finally:
+        try:
+            _clear(folder)
+        finally:
+            _unlock(lock)
+
+
+def _clear(folder: Path) -> None:
+    try:
         shutil.rmtree(folder, ignore_errors=True)
-        _unlock(lock)
+    except BaseException:  # a signal in the middle of it
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _claim(folder: Path) -> int | None:

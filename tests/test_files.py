@@ -3,6 +3,7 @@
 import hashlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from mpdeploy import files
 from mpdeploy.errors import UsageError
+from mpdeploy.scratch import scratch_folder
 
 
 class BrokenError(Exception):
@@ -177,3 +179,18 @@ def test_no_output_takes_the_place_of_a_pipe(tmp_path):
     with pytest.raises(UsageError, match=r"device or a pipe.*pipe"), files.atomic_folder(pipe):
         pass
     assert pipe.is_fifo()
+
+
+def test_a_signal_while_the_scratch_folder_is_cleared_leaves_nothing(tmp_path, monkeypatch):
+    real, calls = shutil.rmtree, []
+
+    def interrupted(folder, **words):
+        calls.append(folder)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        real(folder, **words)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt), scratch_folder(tmp_path) as folder:
+        (folder / "large").write_bytes(b"x")
+    assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "mpdeploy"
 
-GROUND = {"archive", "documents", "errors", "exchange", "files", "memory", "records", "scratch", "texts"}
+GROUND = {"archive", "documents", "errors", "exchange", "files", "memory", "processes", "records", "scratch", "texts"}
 GRAPH_SIDE = [
     "numerics",
     "arguments",

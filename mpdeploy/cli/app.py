@@ -120,6 +120,11 @@ def _end(code: int) -> NoReturn:
         from mpdeploy.train.world import end_at_once
 
         end_at_once(code)
+    attended = sys.modules.get("mpdeploy.runtime.attended")
+    if attended is not None and attended.any_given_up():  # Python would abort beside a thread that does not end
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

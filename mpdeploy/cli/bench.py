@@ -10,7 +10,7 @@ from mpdeploy.cli.console import show as show_table
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import meter, note
 from mpdeploy.cli.torch_options import torch_options
-from mpdeploy.cli.words import Word
+from mpdeploy.cli.words import Word, timeout_option
 from mpdeploy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def _seconds(context: click.Context, option: click.Parameter, value: float) -> f
 )
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads  [default: one per core].")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Write bench.html, .svg and .json here.")
+@timeout_option
 @torch_options
 @result_options
 def command(
@@ -70,6 +71,7 @@ def command(
     warmup: float,
     threads: int,
     folder: Path | None,
+    timeout: float | None,
     given: "Given",
 ) -> Outcome:
     """Time MODELS (ONNX models, engines, what export takes) side by side."""
@@ -81,7 +83,9 @@ def command(
     from mpdeploy.session.opening import Runtime
     from mpdeploy.session.picture import bench_files, table_cells, unusable_text, write_bench
 
-    settings = BenchSettings(tuple(dict.fromkeys(batch)), rounds, seconds, warmup, threads, dict(map(_size, dim)))
+    settings = BenchSettings(
+        tuple(dict.fromkeys(batch)), rounds, seconds, warmup, threads, dict(map(_size, dim)), timeout
+    )
     if folder is not None:
         require_apart(bench_files(folder), models=models, others=(data, given.recipe, given.factory))
     entrants = contestants(models, [Runtime(word) for word in runtimes], given)

@@ -8,7 +8,7 @@ import click
 from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import track
-from mpdeploy.cli.words import Word
+from mpdeploy.cli.words import Word, timeout_option
 
 if TYPE_CHECKING:
     from mpdeploy.conversion.record import ConversionResult
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     type=click.Choice(["any", "tensorrt", "rtx", "openvino", "onnxruntime"]),
     help="What the model is for: whose limits count [default: any, what engines are built for].",
 )
+@timeout_option
 @result_options
 def command(
     source: Path,
@@ -48,6 +49,7 @@ def command(
     op_fp32: tuple[str, ...],
     low_io: bool,
     target: str | None,
+    timeout: float | None,
 ) -> Outcome:
     """Convert the FP32 model SOURCE (ONNX) to FP16 or BF16.
 
@@ -72,6 +74,7 @@ def command(
         op_fp32=op_fp32,
         low_io=low_io,
         target=target,
+        timeout=timeout,
     )
 
     return Outcome(result, lambda: _show(result))

@@ -15,7 +15,7 @@ from mpdeploy.cli.console import show as show_table
 from mpdeploy.cli.outcome import OUTPUT_OPTIONS, Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
-from mpdeploy.cli.words import Word
+from mpdeploy.cli.words import Word, timeout_option
 
 if TYPE_CHECKING:
     from mpdeploy.pipeline import ExportResult
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     help="Build an engine.",
 )
 @click.option("--ignore-labels", is_flag=True, help="Ignore the labels and targets in the data.")
+@timeout_option
 @torch_options
 @result_options
 def command(
@@ -58,6 +59,7 @@ def command(
     budget: str | None,
     engine: str,
     ignore_labels: bool,
+    timeout: float | None,
     given: "Given",
 ) -> Outcome:
     """Export MODEL, in whatever form it comes, to verified FP16 or BF16 ONNX.
@@ -77,6 +79,7 @@ def command(
     formats = tuple(Format(p) for p in dict.fromkeys(precisions or ("fp16",)))
     wishes = pipeline.Wishes(
         precisions=formats,
+        timeout=timeout,
         data=data,
         budget=parse_budget(budget) if budget is not None else None,
         labels=not ignore_labels,

@@ -9,7 +9,7 @@ from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
-from mpdeploy.cli.words import Word
+from mpdeploy.cli.words import Word, timeout_option
 
 if TYPE_CHECKING:
     from mpdeploy.source.given import Given
@@ -26,16 +26,19 @@ _RUNTIMES = ("auto", "emulator", "onnxruntime", "openvino", "tensorrt", "torch")
 @click.option("--runtime", type=Word(_RUNTIMES), default="auto", show_default=True, help="What runs the model.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="FILE.npz for one feed, else a folder.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads [default: one per core].")
+@timeout_option
 @torch_options
 @result_options
-def command(model: Path, data: str, runtime: str, output: Path | None, threads: int, given: "Given") -> Outcome:
+def command(
+    model: Path, data: str, runtime: str, output: Path | None, threads: int, timeout: float | None, given: "Given"
+) -> Outcome:
     """Run MODEL (an ONNX model, an engine, or what export takes) over data and say what comes out."""
     from mpdeploy.runtime.feeds import open_feeds
     from mpdeploy.session.opening import Runtime, open_runner
     from mpdeploy.session.outputs import run_over
 
     feeds = open_feeds(data)
-    runner = open_runner(model, Runtime(runtime), threads=threads, given=given, data=feeds)
+    runner = open_runner(model, Runtime(runtime), threads=threads, given=given, data=feeds, timeout=timeout)
     watched = feeds.through(lambda stream: track(stream, f"running {model.name}", feeds.count))
     report = run_over(runner, str(model), watched, output)
 

@@ -10,7 +10,7 @@ import click
 from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note
-from mpdeploy.cli.words import Word
+from mpdeploy.cli.words import Word, timeout_option
 
 if TYPE_CHECKING:
     from mpdeploy.runtime.feeds import Feeds
@@ -51,6 +51,7 @@ _SHOWN = 8  # nodes that are named on the terminal; the plan has all
     "--trials", type=int, default=40, show_default=True, help="The most plans to try from each starting point."
 )
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Write the found model's drift report here.")
+@timeout_option
 @result_options
 def command(
     source: Path,
@@ -69,6 +70,7 @@ def command(
     named: Path | None,
     trials: int,
     folder: Path | None,
+    timeout: float | None,
 ) -> Outcome:
     """Convert the FP32 model SOURCE with as much in the low format as the budget allows.
 
@@ -102,6 +104,7 @@ def command(
         scoring=scoring,
         trials=trials,
         progress=_tell,
+        timeout=timeout,
     )
     if folder is not None:
         _report(result, source, feeds, scoring, folder)

@@ -11,7 +11,7 @@ from mpdeploy.cli.console import show as show_drawn
 from mpdeploy.cli.outcome import Outcome, result_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
-from mpdeploy.cli.words import Word
+from mpdeploy.cli.words import Word, timeout_option
 from mpdeploy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--report", "folder", type=_FILE, help="Write report.html and report.json here.")
 @click.option("--junit", type=_FILE, help="Write JUnit XML for a CI server.")
 @click.option("--markdown", type=_FILE, help="Write a summary for a pull request.")
+@timeout_option
 @torch_options
 @result_options
 def command(
@@ -102,6 +103,7 @@ def command(
     folder: Path | None,
     junit: Path | None,
     markdown: Path | None,
+    timeout: float | None,
     given: "Given",
 ) -> Outcome:
     """Measure how far CANDIDATE drifts from REFERENCE, and say whether that is within budget.
@@ -130,9 +132,13 @@ def command(
     )
     if emulate is not None and runtime != "auto":
         raise UsageError("--emulate is for the emulator", remedy="leave --runtime out")
-    theirs = subject_in(candidate, runtime) if emulate is None else emulated(candidate, ARITHMETIC[emulate])
+    theirs = (
+        subject_in(candidate, runtime, timeout=timeout)
+        if emulate is None
+        else emulated(candidate, ARITHMETIC[emulate], timeout=timeout)
+    )
     drift = verify(
-        subject_in(reference, given=given, data=feeds),
+        subject_in(reference, given=given, data=feeds, timeout=timeout),
         theirs,
         feeds.through(lambda stream: track(stream, "verify", feeds.count)),
         parse_budget(budget) if budget is not None else settings,
@@ -140,7 +146,7 @@ def command(
         layers=layers,
         scoring=scoring,
         baseline=settings.baseline,
-        witnesses=_witnesses(checkpoint, given, feeds),
+        witnesses=_witnesses(checkpoint, given, feeds, timeout),
         force=force,
     )
     report = composed(drift, theirs.plan, feeds, (shlex.join(["mpdeploy", *sys.argv[1:]]),))
@@ -154,12 +160,12 @@ def command(
     return Outcome(drift, show, exit_code=0 if drift.verdict.passed else 1)
 
 
-def _witnesses(checkpoint: Path | None, given: "Given", feeds: "Feeds") -> "dict[str, Runner]":
+def _witnesses(checkpoint: Path | None, given: "Given", feeds: "Feeds", timeout: float | None) -> "dict[str, Runner]":
     if checkpoint is None:
         return {}
     from mpdeploy.session.opening import Runtime, open_runner
 
-    return {"in torch": open_runner(checkpoint, Runtime.TORCH, given=given, data=feeds)}
+    return {"in torch": open_runner(checkpoint, Runtime.TORCH, given=given, data=feeds, timeout=timeout)}
 
 
 def _write(report: "Report", folder: Path | None, junit: Path | None, markdown: Path | None) -> None:

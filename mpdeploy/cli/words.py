@@ -15,6 +15,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return words[close[0]] if close and typed else ""
 
 
+timeout_option = click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    help="The most that one run of a model may take; a longer one is stopped: exit code 3  [default: no limit].",
+)
+
+
 class Word(click.Choice[str]):
     """One of several words, in any case."""
 

@@ -21,6 +21,7 @@ from mpdeploy.files import atomic_path, sha256_of
 from mpdeploy.graph import io
 from mpdeploy.graph.arithmetic import low_share
 from mpdeploy.graph.operators import opset_of
+from mpdeploy.graph.patience import limited
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.types import element_type
 from mpdeploy.graph.written import check_written
@@ -53,14 +54,15 @@ def convert(
     op_fp32: Words = (),
     low_io: bool = False,
     target: str | None = None,
+    timeout: float | None = None,
 ) -> ConversionResult:
     """Convert the ONNX model ``source`` to FP16 or BF16 and write it to ``output``, its plan beside it.
 
     ``data`` names feeds as the ``--data`` flag does; ``ranges`` a file of ranges measured in training, which count
-    where there is no data; ``plan`` applies a plan instead of making one, with ``keep_fp32`` and ``op_fp32``, and tries
-    it on the data; the other arguments are the flags of `mpdeploy convert`.  Returns what was done.  Raises
-    ``UsageError`` for wrong arguments, files or data, ``ModelError`` for a model that is invalid or cannot be
-    converted.
+    where there is no data; ``plan`` applies a plan instead of making one, with ``keep_fp32`` and ``op_fp32``, and
+    tries it on the data; one run of the model may take ``timeout`` seconds; the other arguments are the flags of
+    `mpdeploy convert`.  Returns what was done.  Raises ``UsageError`` for wrong arguments, files or data,
+    ``ModelError`` for a model that is invalid or cannot be converted.
     """
     source, output = Path(source), Path(output)
     low = as_low_format(precision)
@@ -70,7 +72,7 @@ def convert(
         models=(source,),
         others=(plan, ranges, data, plan_path_of(source)),
     )
-    model = io.load(source)
+    model = limited(io.load(source), timeout)
     doubts: dict[str, None] = {}
     feeds = None if data is None else remarking(as_feeds(data), input_specs(model), doubts)
     keep = Keep(as_words(keep_fp32), as_words(op_fp32))

@@ -172,6 +172,7 @@ def _start(connection: Connection, backend: str, model: Path, said: IO[bytes]) -
             str(connection.fileno()),
             backend,
             model.name,
+            str(os.getpid()),
         ],
         env=settings | {"PYTHONPATH": paths},
         cwd=model.parent,

@@ -14,6 +14,7 @@ from mpdeploy.engine.backend import Backend
 from mpdeploy.engine.backends import backend_here
 from mpdeploy.engine.isolated import Done, Order, Parsed
 from mpdeploy.errors import InternalError, MpdeployError
+from mpdeploy.processes import end_with_parent
 
 
 def serve(connection: Connection, backend: Backend, model: Path) -> None:
@@ -42,4 +43,5 @@ def serve(connection: Connection, backend: Backend, model: Path) -> None:
 if __name__ == "__main__":
     # Ctrl-C reaches every process of a terminal; the one that asked for the build decides what becomes of it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(int(sys.argv[4]))
     serve(Connection(int(sys.argv[1])), backend_here(sys.argv[2]), Path(sys.argv[3]))

@@ -7,6 +7,7 @@ import onnx.defs
 import onnx_ir as ir
 
 from mpdeploy.graph.operators import opset_of
+from mpdeploy.graph.patience import carried
 from mpdeploy.graph.scope import all_nodes
 
 
@@ -19,7 +20,7 @@ def lowered(model: ir.Model) -> ir.Model | None:
     below = opset_of(model, "") - 1
     if not all(_means_the_same(node, below) for node in all_nodes(model) if node.domain in ("", "ai.onnx")):
         return None
-    copy = model.clone()
+    copy = carried(model, model.clone())
     copy.graph.opset_imports[""] = below
     return copy
 

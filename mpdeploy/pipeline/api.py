@@ -29,15 +29,16 @@ def export(
     outputs: Words = (),
     ignore_labels: bool = False,
     trust: bool = False,
+    timeout: float | None = None,
 ) -> ExportResult:
     """Take a model in any form the whole road and write everything into ``output``, `export/` beside it by default.
 
-    ``precision`` is fp16, bf16 or both; ``engine`` the back end that builds (rtx or tensorrt), if any; ``factory``
-    is what the command calls --model, ``inputs`` its --input words, ``outputs`` its --keep-output words.  ``data`` is
-    what ``--data`` names, or arrays.  Returns what was written; ``passed`` tells
-    whether every model is within its budget.  Raises ``UsageError`` for wrong words, files or data, ``ModelError``
-    for a model that cannot be loaded safely, exported or converted, ``BuildError`` and ``DependencyError`` for
-    engines.
+    ``precision`` is fp16, bf16 or both; ``engine`` the back end that builds (rtx or tensorrt), if any; ``factory`` is
+    what the command calls --model, ``inputs`` its --input words, ``outputs`` its --keep-output words.  ``data`` is
+    what ``--data`` names, or arrays; one run of a model may take ``timeout`` seconds.  Returns what was written;
+    ``passed`` tells whether every model is within its budget.  Raises ``UsageError`` for wrong words, files or data,
+    ``ModelError`` for a model that cannot be loaded safely, exported or converted, ``BuildError`` and
+    ``DependencyError`` for engines.
     """
     words = (precision,) if isinstance(precision, str | Format) else tuple(precision)
     if not words:
@@ -48,6 +49,7 @@ def export(
         data=data,
         budget=None if budget is None else parse_budget(budget),
         labels=not ignore_labels,
+        timeout=timeout,
         engines=() if engine in (None, "none") else tuple((low, engine) for low in formats),
     )
     path = Path(model)

@@ -39,10 +39,12 @@ keep_fp32 = ["/head/*"]
 op_fp32 = ["Softmax"]
 low_io = false
 target = "any"                    # or tensorrt, rtx, openvino, onnxruntime: whose limits count
+timeout = 600                     # seconds that one run of the model may take; no limit by default
 
 [verify]
 data = "heldout/"                 # what training left by default
 budget = "cosine>=0.999"
+timeout = 600
 
 [build]                           # no engine without this table
 backend = "rtx"
@@ -92,6 +94,7 @@ class ConvertPart:
     op_fp32: tuple[str, ...] = ()
     low_io: bool = False
     target: str | None = None
+    timeout: float | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class VerifyPart:
 
     data: str | None = None
     budget: str | None = None
+    timeout: float | None = None
 
 
 @dataclass(frozen=True)
@@ -239,6 +243,7 @@ def _check_words(deployment: Deployment, fault: _Fault) -> None:
     """Values that have a syntax of their own: parsed now, not after an hour of training."""
     from mpdeploy.amp.levels import level_words
     from mpdeploy.engine.options import parse_shapes
+    from mpdeploy.graph.patience import require_seconds
     from mpdeploy.numerics.budget import parse_budget
     from mpdeploy.plan.policy import policy_named
     from mpdeploy.plan.target import target_named
@@ -253,6 +258,10 @@ def _check_words(deployment: Deployment, fault: _Fault) -> None:
         policy_named(deployment.convert.policy, with_data=True)
         keys = ["convert", "target"]
         target_named(deployment.convert.target)
+        keys = ["convert", "timeout"]
+        require_seconds(deployment.convert.timeout)
+        keys = ["verify", "timeout"]
+        require_seconds(deployment.verify.timeout)
         keys = ["verify", "budget"]
         if deployment.verify.budget is not None:
             parse_budget(deployment.verify.budget)

@@ -209,6 +209,7 @@ class _Run:
                 op_fp32=part.op_fp32,
                 low_io=part.low_io,
                 target=part.target,
+                timeout=part.timeout,
             )
             plan = str(final / Path(result.plan).name) if result.plan else ""
             records.save(replace(result, model=str(final / name), plan=plan), work / CONVERSION)
@@ -217,12 +218,12 @@ class _Run:
             f"convert-{low.value}", inputs.convert_inputs(reference.digest, low.value, part, ranges), make
         )
         candidate = converted.folder / name
-        budget = self._wanted.verify.budget
+        budget, limit = self._wanted.verify.budget, self._wanted.verify.timeout
         verified = self._stage(
             f"verify-{low.value}",
             inputs.verify_inputs(reference.digest, converted.digest, budget, proof),
             lambda work, final: records.save(
-                verify(source, candidate, self._voice.watch(proof, "verifying"), budget), work / DRIFT
+                verify(source, candidate, self._voice.watch(proof, "verifying"), budget, timeout=limit), work / DRIFT
             ),
         )
         conversion = records.load(ConversionResult, converted.folder / CONVERSION)

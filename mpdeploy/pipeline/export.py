@@ -89,7 +89,7 @@ def _fill(
     """Make all files of the export in ``scratch``; what they and the result say of paths is about ``folder``."""
     reference = scratch / REFERENCE
     with stage("export to FP32 ONNX and check it against torch"):
-        record, examples = make_reference(model, reference, given, data)
+        record, examples = make_reference(model, reference, given, data, wishes.timeout)
     record = with_notes(record)
     few = feeds_of([examples or {}], "the model's examples")
     ranges, proof = (data, data) if data is not None else feeds_for(model, reference, record, few)
@@ -141,10 +141,13 @@ def _model(
             data=data,
             ranges=trained_ranges(reference) if data is None else None,
             keep_fp32=keep_fp32,
+            timeout=wishes.timeout,
         )
     with stage(f"verify {precision.value.upper()} under true rounding"):
         scoring = Scoring(labels=wishes.labels)
-        drift = verify(reference, path, watch(proof, "verifying"), wishes.budget, scoring=scoring)
+        drift = verify(
+            reference, path, watch(proof, "verifying"), wishes.budget, scoring=scoring, timeout=wishes.timeout
+        )
     return Exported(precision, conversion, drift)
 
 

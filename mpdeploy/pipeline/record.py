@@ -21,7 +21,7 @@ class Wishes:
 
     ``data`` serves for ranges and for verification; without it the folders that training left beside the
     checkpoint do, and failing these the checkpoint's own examples.  ``engines`` maps a precision to the back end
-    that builds from it.  ``labels``: right answers in the data count.
+    that builds from it.  ``labels``: right answers in the data count.  One run of a model may take ``timeout`` seconds.
     """
 
     precisions: tuple[Format, ...]
@@ -29,6 +29,7 @@ class Wishes:
     budget: Budget | None = None
     engines: tuple[tuple[Format, str], ...] = ()
     labels: bool = True
+    timeout: float | None = None
 
 
 @dataclass(frozen=True)

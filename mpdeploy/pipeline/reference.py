@@ -10,9 +10,11 @@ import numpy as np
 from mpdeploy.errors import UsageError
 from mpdeploy.files import atomic_path
 from mpdeploy.graph import io
+from mpdeploy.graph.patience import limited
 from mpdeploy.numerics.handover import MeasuredRanges
 from mpdeploy.records import load
 from mpdeploy.report.record import Fact
+from mpdeploy.runtime.attended import within
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
 from mpdeploy.runtime.runner import Array, Feed, Runner, TensorSpec, input_specs
@@ -56,22 +58,22 @@ class Reference:
 
 
 def make_reference(
-    source: Path, target: Path, given: Given, data: Feeds | None
+    source: Path, target: Path, given: Given, data: Feeds | None, timeout: float | None = None
 ) -> tuple[Reference, dict[str, Array] | None]:
     """Write ``source`` to ``target`` as FP32 ONNX, held against torch; return its record and the source's examples.
 
-    Where a training of ours measured ranges, they go into `ranges.json` beside ``target``.  Raises what
-    ``open_source``, ``export_fp32_onnx`` and ``check_export`` raise.
+    One run of it may take ``timeout`` seconds.  Where a training of ours measured ranges, they go into `ranges.json`
+    beside ``target``.  Raises what ``open_source``, ``export_fp32_onnx`` and ``check_export`` raise.
     """
     if kind_of(source) is Kind.ONNX:
         return _copied(source, target, made_up=data is None), None
-    loaded = open_source(source, given, data)
+    loaded = within(timeout, str(source), lambda: open_source(source, given, data))  # it runs the model once
     export_fp32_onnx(loaded, target)
     runners: list[Runner] = []  # made once, when there is a file
 
     def run(path: Path, feed: Mapping[str, Array]) -> Mapping[str, Array]:
         if not runners:
-            runners.append(truthful_runner(io.load(path), str(path), lean=True))
+            runners.append(truthful_runner(limited(io.load(path), timeout), str(path), lean=True))
         return runners[0].run(feed)
 
     checked = check_export(loaded, target, run)

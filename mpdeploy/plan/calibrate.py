@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from mpdeploy.graph.patience import carried
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.graph.shapes import known_size
 from mpdeploy.graph.traits import Kind, is_standard, kind_of
@@ -122,7 +123,7 @@ def _fixed_statistics(model: ir.Model, where: str) -> dict[str, TensorStats]:
     if not small:
         return {}
     graph = ir.convenience.extract(model.graph, [], small)
-    runner = OrtRunner(ir.Model(graph, ir_version=model.ir_version), where)
+    runner = OrtRunner(carried(model, ir.Model(graph, ir_version=model.ir_version)), where)
     return {name: stats_of(array) for name, array in runner.run({}).items()}
 
 

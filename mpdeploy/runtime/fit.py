@@ -1,5 +1,6 @@
 """A feed made to fit a model's inputs: names, ranks, dimensions, types; what is no input is kept apart."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -99,7 +100,8 @@ def _cast(array: Array, spec: TensorSpec, where: str, notes: list[str]) -> Array
         return array
     if spec.dtype == "string":
         if array.dtype.kind in "UO":
-            return array.astype(object)
+            with contextlib.suppress(ValueError, SystemError):  # not all that a file may hold are characters
+                return array.astype(object)
         raise _unfit(array, spec, where)
     wanted = _BFLOAT16 if spec.dtype == "bfloat16" else np.dtype(spec.dtype)
     if not _is_number(array.dtype) or (_is_float(array.dtype) and not _is_float(wanted)):

@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
+from mpdeploy.processes import end_with_parent
 from mpdeploy.runtime.loadable import ONNXRUNTIME, OPENVINO, RTX, TENSORRT, Answer, Question
 
 _SILENT = 4
@@ -87,4 +88,5 @@ def serve(connection: Connection) -> None:
 if __name__ == "__main__":
     # Ctrl-C reaches every process of a terminal; the one that asks decides what becomes of this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(int(sys.argv[2]))
     serve(Connection(int(sys.argv[1])))

@@ -135,7 +135,7 @@ class _Loader:
         paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "mpdeploy.runtime.load_worker", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "mpdeploy.runtime.load_worker", str(theirs.fileno()), str(os.getpid())],
                 env=dict(os.environ) | {"PYTHONPATH": paths},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from mpdeploy.errors import ModelError, UsageError
+from mpdeploy.graph.patience import carried
 from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.runtime.probes import exposed
 from mpdeploy.runtime.runner import Array, Feed
@@ -108,6 +109,6 @@ def _without_defaults(model: ir.Model) -> ir.Model:
     """Inputs that have a default take it: before IR version 4 all weights are such inputs, and cannot be fed."""
     if not any(v.name in model.graph.initializers for v in model.graph.inputs):
         return model
-    copy = model.clone()
+    copy = carried(model, model.clone())
     copy.graph.inputs[:] = [v for v in copy.graph.inputs if v.name not in copy.graph.initializers]
     return copy

@@ -1,6 +1,7 @@
 """OpenVINO's CPU plugin as a runner: real BF16 arithmetic on processors that have it."""
 
 import contextlib
+import functools
 import importlib
 from collections import deque
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mpdeploy.errors import DependencyError, ModelError, UsageError
+from mpdeploy.errors import DependencyError, ModelError, MpdeployError, UsageError
 from mpdeploy.graph import io
+from mpdeploy.graph.scope import all_nodes
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.arrays import in_order
+from mpdeploy.runtime.attended import ENDLESS, Attendant
 from mpdeploy.runtime.runner import Array, Execution, Feed, TensorSpec, dtype_name, input_specs, output_specs
 from mpdeploy.runtime.twin import low_formats
 
@@ -29,11 +32,12 @@ _REASON_LINES = 2
 class OpenVinoRunner:
     """The ONNX model in ``path``, compiled by OpenVINO for the CPU with the graph's own types.
 
-    ``threads`` 0 means one per core; it may be run from several threads at once.  Raises ``DependencyError`` if
+    ``threads`` 0 means one per core; it may be run from several threads at once.  One run may take ``timeout`` seconds;
+    a model with a limit, or a loop, is attended, one run after the other.  Raises ``DependencyError`` if
     OpenVINO is not installed, ``UsageError`` for a file that is no model, ``ModelError`` if OpenVINO refuses the model.
     """
 
-    def __init__(self, path: Path, threads: int = 0) -> None:
+    def __init__(self, path: Path, threads: int = 0, timeout: float | None = None) -> None:
         self._where = str(path)
         model = io.load(path)
         self._inputs, self._outputs = input_specs(model), output_specs(model)
@@ -46,6 +50,8 @@ class OpenVinoRunner:
             self._compiled = core.compile_model(core.read_model(str(path)), DEVICE, settings)
         except Exception as error:
             raise ModelError(f"OpenVINO refuses the model: {_reason(error)}", where=self._where) from error
+        attended = timeout is not None or any(node.op_type == ENDLESS for node in all_nodes(model))
+        self._attendant = Attendant(self._where, timeout) if attended else None
         self._idle: deque[Any] = deque()  # requests that nobody uses: one serves one thread at a time
 
     @property
@@ -67,7 +73,10 @@ class OpenVinoRunner:
         try:
             with self._request() as request:
                 # Inputs are read in place; outputs are copied, because the next run overwrites them.
-                results = request.infer(arrays, share_inputs=True)
+                infer = functools.partial(request.infer, arrays, share_inputs=True)
+                results = infer() if self._attendant is None else self._attendant.call(infer, request.cancel)
+        except MpdeployError:
+            raise
         except Exception as error:
             reason = _reason(error)
             if "set the input tensor" in reason:

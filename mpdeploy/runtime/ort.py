@@ -10,8 +10,10 @@ import onnx_ir as ir
 
 from mpdeploy.errors import DependencyError, ModelError, MpdeployError, UsageError
 from mpdeploy.graph.lowering import lowered
+from mpdeploy.graph.patience import limit_of
 from mpdeploy.graph.scope import all_nodes
 from mpdeploy.runtime.arrays import in_order
+from mpdeploy.runtime.attended import ENDLESS, Attendant
 from mpdeploy.runtime.ort_model import without_weights
 from mpdeploy.runtime.ort_values import array_of, is_plain, ort_value
 from mpdeploy.runtime.runner import Array, Execution, Feed, TensorSpec, input_specs, output_specs
@@ -86,7 +88,8 @@ class OrtRunner:
     0 means one per core; without ``fused`` every operator runs by itself; ``lean`` spares the copies of weights that
     make runs faster; ``as_written`` quantised operators run as the graph says, not fused into integer kernels, as they
     do by default elsewhere.  An operator that has a kernel only in an
-    older version runs as that, where it means the same.  Raises ``ModelError`` if ONNX Runtime refuses the model,
+    older version runs as that, where it means the same.  A model with a time limit (see ``graph.patience``) or a loop
+    is attended: it can be stopped.  Raises ``ModelError`` if ONNX Runtime refuses the model,
     ``DependencyError`` if it lacks a provider.
     """
 
@@ -117,6 +120,9 @@ class OrtRunner:
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         self._session = _open_session(model, content, options, where, providers)
+        limit = limit_of(model)
+        attended = limit is not None or any(node.op_type == ENDLESS for node in all_nodes(model))
+        self._attendant = Attendant(where, limit) if attended else None
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -136,14 +142,29 @@ class OrtRunner:
         arrays = {name: in_order(array) if isinstance(array, np.ndarray) else array for name, array in feed.items()}
         plain = all(map(is_plain, arrays.values())) and all(s.dtype != "bfloat16" for s in self._outputs)
         try:
-            results = self._session.run(None, arrays) if plain else self._run_values(arrays)
+            results = self._attended(arrays, plain=plain)
+        except MpdeployError:
+            raise
         except Exception as error:
             raise _fault(error, "ONNX Runtime failed to run the model", self._where) from error
         return _flat([spec.name for spec in self._outputs], results)
 
-    def _run_values(self, arrays: Feed) -> list[Any]:
+    def _attended(self, arrays: Feed, *, plain: bool) -> list[Any]:
+        import onnxruntime
+
+        run = self._session.run if plain else self._run_values
+        if self._attendant is None:
+            return list(run(None, arrays))
+        options = onnxruntime.RunOptions()
+
+        def stop() -> None:
+            options.terminate = True
+
+        return list(self._attendant.call(lambda: run(None, arrays, options), stop))
+
+    def _run_values(self, names: None, arrays: Feed, options: "onnxruntime.RunOptions | None" = None) -> list[Any]:
         values = {name: ort_value(a, self._types[name] or ir.DataType.UNDEFINED) for name, a in arrays.items()}
-        return [array_of(value) for value in self._session.run_with_ort_values(None, values)]
+        return [array_of(value) for value in self._session.run_with_ort_values(names, values, options)]
 
     def describe(self) -> Execution:
         """Return exactly what runs."""

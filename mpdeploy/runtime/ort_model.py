@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from mpdeploy.graph.patience import carried
 from mpdeploy.graph.scope import all_graphs, all_nodes
 
 _LARGE = 1024  # bytes; smaller weights may decide shapes, which ONNX Runtime infers from the model alone
@@ -15,7 +16,7 @@ def without_weights(model: ir.Model) -> tuple[bytes, dict[str, ir.TensorProtocol
 
     Handing weights over as they are spares two copies, and protobuf's limit of 2 GiB.
     """
-    copy = model.clone()
+    copy = carried(model, model.clone())
     weights: dict[str, ir.TensorProtocol] = {}
     for name, value in copy.graph.initializers.items():
         tensor = value.const_value

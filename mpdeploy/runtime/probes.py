@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from mpdeploy.graph.names import Names
+from mpdeploy.graph.patience import carried
 from mpdeploy.graph.scope import all_graphs, all_nodes, nodes_under, subgraphs_of
 
 LOOPS = frozenset({"Loop", "Scan"})
@@ -30,7 +31,7 @@ def distinct(model: ir.Model) -> ir.Model:
     seen: set[str] = set()
     if not any(_taken(v, seen) for v in _inner_values(model)):
         return model
-    copy = model.clone()
+    copy = carried(model, model.clone())
     names, seen = Names(copy), set()
     for value in _inner_values(copy):
         if _taken(value, seen):
@@ -64,7 +65,7 @@ def exposed(model: ir.Model, wanted: Collection[str]) -> tuple[ir.Model, frozens
     names = inner & set(wanted)
     if not names:
         return model, frozenset()
-    copy = model.clone()
+    copy = carried(model, model.clone())
     known = Names(copy)
     shown: set[str] = set()
     for node in list(copy.graph):

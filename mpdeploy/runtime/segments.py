@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from mpdeploy.graph.patience import carried
 from mpdeploy.graph.scope import nodes_under, subgraphs_of
 from mpdeploy.runtime.runner import Array
 
@@ -122,7 +123,7 @@ def _extracted(model: ir.Model, inputs: list[ir.Value], outputs: list[ir.Value])
     for value in graph.inputs:
         if value.name not in declared and not _counts(value):
             value.shape = None  # what a file says of inner shapes may be stale
-    return ir.Model(graph, ir_version=model.ir_version)
+    return carried(model, ir.Model(graph, ir_version=model.ir_version))
 
 
 def _counts(value: ir.Value) -> bool:

@@ -1,6 +1,7 @@
 """A torch module as a runner."""
 
 import copy
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from mpdeploy.errors import ModelError
 from mpdeploy.numerics.formats import Format
+from mpdeploy.runtime.attended import Attendant
 from mpdeploy.runtime.attention import plain_attention
 from mpdeploy.runtime.runner import Array, Execution, Feed, TensorSpec
 
@@ -22,7 +24,8 @@ class TorchModuleRunner:
     """A module, given in eval mode, on the CPU, in FP32 or, weights and all, in FP16 or BF16.
 
     ``inputs`` are its positional arguments in order, ``outputs`` names for its results in order.  Float inputs are
-    cast to the module's format, float outputs come as float32.  ``where`` names the module in errors.
+    cast to the module's format, float outputs come as float32.  ``where`` names the module in errors.  One run may take
+    ``timeout`` seconds; what takes longer is given up, though nothing can stop it.
     """
 
     def __init__(
@@ -32,9 +35,11 @@ class TorchModuleRunner:
         outputs: Sequence[str],
         where: str,
         target: Format = Format.FP32,
+        timeout: float | None = None,
     ) -> None:
         self._inputs, self._outputs, self._where, self._target = tuple(inputs), tuple(outputs), where, target
         self._dtype = _torch_dtype(target)
+        self._attendant = None if timeout is None else Attendant(where, timeout)
         self._module = module if target is Format.FP32 else copy.deepcopy(module).to(self._dtype)
 
     @property
@@ -49,12 +54,10 @@ class TorchModuleRunner:
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Return the outputs by name; ``ModelError`` if the module fails on the feed."""
-        import torch
-
         arguments = [self._tensor(np.asarray(feed[spec.name])) for spec in self._inputs]
         try:
-            with torch.inference_mode(), plain_attention():
-                results = self._module(*arguments)
+            call = functools.partial(self._call, arguments)
+            results = call() if self._attendant is None else self._attendant.call(call, lambda: None)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ModelError(f"the module fails on the data: {error}", where=self._where) from error
         if isinstance(results, dict):
@@ -63,6 +66,12 @@ class TorchModuleRunner:
         if len(results) != len(self._outputs):
             raise ModelError(f"the module gives {len(results)} outputs, not {len(self._outputs)}", where=self._where)
         return {name: _array(result) for name, result in zip(self._outputs, results, strict=True)}
+
+    def _call(self, arguments: "list[torch.Tensor]") -> Any:
+        import torch
+
+        with torch.inference_mode(), plain_attention():
+            return self._module(*arguments)
 
     def describe(self) -> Execution:
         """Return exactly what runs."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
 
 from mpdeploy.errors import UsageError
@@ -46,6 +47,8 @@ def truth_in(extras: Mapping[str, Array], outputs: Mapping[str, Array], rows: in
     labels: dict[str, Array] = {}
     for key in filter(is_answer, extras):
         array = extras[key]
+        if key != LABELS:
+            _require_numbers(key, array, where)
         if key == TARGETS or (key == LABELS and array.dtype.kind == "f" and not _are_classes(array, outputs)):
             name = _home(array, outputs)
             if name is None:
@@ -69,6 +72,15 @@ def truth_in(extras: Mapping[str, Array], outputs: Mapping[str, Array], rows: in
         else:
             labels = _labels(array, outputs, rows, where)
     return Truth(labels, targets)
+
+
+def _require_numbers(key: str, array: Array, where: str) -> None:
+    if array.dtype.kind not in "biuf" and array.dtype != ml_dtypes.bfloat16:
+        raise UsageError(
+            f"'{key}' is {array.dtype.name}{list(array.shape)}, which no output can be held against",
+            where=where,
+            remedy=f"give real numbers in the shape of an output, {_WAY_OUT}",
+        )
 
 
 def _are_classes(array: Array, outputs: Mapping[str, Array]) -> bool:

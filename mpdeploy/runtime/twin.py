@@ -15,6 +15,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from mpdeploy.graph.names import Names
+from mpdeploy.graph.patience import carried
 from mpdeploy.graph.scope import all_graphs, all_nodes
 from mpdeploy.graph.types import element_type, infer
 from mpdeploy.graph.widening import widen_attributes, widened_type
@@ -52,7 +53,7 @@ def float_twin(model: ir.Model) -> ir.Model:
     Inputs and outputs keep their names and shapes and become float32 where they were FP16 or BF16; inputs are
     rounded on entry.  ``model`` itself is not changed.
     """
-    twin = model.clone()
+    twin = carried(model, model.clone())
     infer(twin)
     names = Names(twin)
     low = _low_values(twin)

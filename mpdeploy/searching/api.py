@@ -43,6 +43,7 @@ def search(
     scoring: Scoring = NO_SCORING,
     trials: int = TRIALS,
     progress: Progress | None = None,
+    timeout: float | None = None,
 ) -> SearchResult:
     """Convert ``source`` with as much in the low format as the budget allows, and write it to ``output``.
 
@@ -72,6 +73,7 @@ def search(
         scoring,
         low_io=low_io,
         target=target,
+        timeout=timeout,
     )
     found = Search(task, trials, progress or (lambda step: None)).run()
     planned = task.plan(found.best.searched)
@@ -103,9 +105,10 @@ def _task(
     *,
     low_io: bool,
     target: str | None,
+    timeout: float | None,
 ) -> Task:
     low = as_low_format(precision)
-    subject = opened(source)
+    subject = opened(source, timeout=timeout)
     if stamp.is_converted(subject.model, low) or subject.coarsest is not Format.FP32:
         raise UsageError(
             f"the model holds {subject.coarsest.value} tensors already",

@@ -111,7 +111,7 @@ class Search:
             path = Path(folder) / "start.onnx"
             task = self.task
             write(bind(copy_of(task.source.model), plan), task.source.path, path)
-            theirs = opened(path)
+            theirs = opened(path, timeout=task.source.timeout)
             blame = blame_on(task.source, theirs, task.feeds)
             repair = repair_of(blame, task.source, theirs, task.feeds, start.budget, task.scoring, start.worst).repair
         if repair is None or not repair.passed:

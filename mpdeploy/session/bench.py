@@ -89,7 +89,9 @@ def bench(
 def _enter(stack: contextlib.ExitStack, entered: Field, entrant: Contestant) -> None:
     """Start a contestant and let it run once, with the smallest batch size that it takes."""
     try:
-        worker = stack.enter_context(Worker(entrant.path, entrant.runtime, entered.settings.threads, entrant.given))
+        settings = entered.settings
+        worker = Worker(entrant.path, entrant.runtime, settings.threads, entrant.given, settings.timeout)
+        stack.enter_context(worker)
         opened = worker.opened()
     except MpdeployError as fault:
         entered.faults.append((entrant, None, fault))

@@ -6,6 +6,7 @@ from pathlib import Path
 from mpdeploy.errors import UsageError
 from mpdeploy.files import sha256_of
 from mpdeploy.graph import io
+from mpdeploy.graph.patience import limited, require_seconds
 from mpdeploy.numerics.formats import Format
 from mpdeploy.runtime.accumulate import Accumulation
 from mpdeploy.runtime.emulator import Arithmetic
@@ -33,7 +34,12 @@ ARITHMETIC = {
 
 
 def subject_in(
-    path: Path, runtime: str = Runtime.AUTO.value, *, given: Given = NOTHING, data: Feeds | None = None
+    path: Path,
+    runtime: str = Runtime.AUTO.value,
+    *,
+    given: Given = NOTHING,
+    data: Feeds | None = None,
+    timeout: float | None = None,
 ) -> Subject:
     """Return the ONNX model, engine or torch model in a file, ready to be compared, run by ``runtime``.
 
@@ -48,7 +54,7 @@ def subject_in(
             remedy=f"use --runtime {RUNTIMES_OF[kind][0].value}",
         )
     if kind is Kind.TORCH:
-        runner = open_runner(path, Runtime.TORCH, given=given, data=data)
+        runner = open_runner(path, Runtime.TORCH, given=given, data=data, timeout=timeout)
         return Subject(path, None, _facts(path), lambda: runner, None)
     if kind is Kind.ENGINE:
         from mpdeploy.engine.loading import read_engine
@@ -58,8 +64,14 @@ def subject_in(
         origin = _still_there(record.source, path.parent)
         return Subject(path, None, facts, lambda: open_runner(path, Runtime(runtime)), None, origin=origin)
     if runtime in PROVIDERS:
-        return opened(path, lambda: OrtRunner(io.load(path), str(path), PROVIDERS[runtime], as_written=False))
-    return opened(path, None if runtime == Runtime.AUTO.value else lambda: open_runner(path, Runtime(runtime)))
+        limit = require_seconds(timeout)
+        return opened(
+            path,
+            lambda: OrtRunner(limited(io.load(path), limit), str(path), PROVIDERS[runtime], as_written=False),
+            timeout=limit,
+        )
+    auto = runtime == Runtime.AUTO.value
+    return opened(path, None if auto else lambda: open_runner(path, Runtime(runtime), timeout=timeout), timeout=timeout)
 
 
 def _still_there(source: ModelFacts, folder: Path) -> Path | None:

@@ -33,7 +33,7 @@ class BenchSettings:
     """How to measure: batch sizes, rounds, seconds of each contestant's turn and of its warm-up, CPU threads (0: all).
 
     Without ``batches`` it is the one that the first contestant prescribes, else 1.  ``sizes`` gives open axes by
-    name, for inputs that are made up.
+    name, for inputs that are made up.  One run may take ``timeout`` seconds.
     """
 
     batches: tuple[int, ...] = ()
@@ -42,6 +42,7 @@ class BenchSettings:
     warmup: float = 1.0
     threads: int = 0
     sizes: Mapping[str, int] = field(default_factory=dict)
+    timeout: float | None = None
 
 
 @dataclass

@@ -29,6 +29,7 @@ def load(
     *,
     runtime: str = "auto",
     threads: int = 0,
+    timeout: float | None = None,
     recipe: str | Path | None = None,
     factory: str | None = None,
     inputs: tuple[str, ...] = (),
@@ -37,9 +38,9 @@ def load(
 ) -> "Model":
     """Return a callable model from an ONNX file, an engine with its sidecar, or a torch model in any form.
 
-    ``runtime`` is auto, emulator, onnxruntime, openvino, tensorrt or torch (see ``Runtime``); ``threads`` 0 means
-    one per core.  The others say of a torch model what its file does not, as in ``mpdeploy.export``.  Raises as
-    ``mpdeploy.session.opening.open_runner`` does.
+    ``runtime`` is auto, emulator, onnxruntime, openvino, tensorrt or torch (see ``Runtime``); ``threads`` 0 means one
+    per core; one run may take ``timeout`` seconds.  The others say of a torch model what its file does not, as in
+    ``mpdeploy.export``.  Raises as ``mpdeploy.session.opening.open_runner`` does.
     """
     try:
         chosen = Runtime(runtime)
@@ -47,7 +48,7 @@ def load(
         known = ", ".join(r.value for r in Runtime)
         raise UsageError(f"there is no runtime {runtime!r}", remedy=f"choose from {known}") from None
     given = Given(None if recipe is None else str(recipe), factory, inputs, weights, trust)
-    return Model(open_runner(Path(path), chosen, threads=threads, given=given), str(path))
+    return Model(open_runner(Path(path), chosen, threads=threads, given=given, timeout=timeout), str(path))
 
 
 class Model:

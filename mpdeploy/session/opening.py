@@ -73,11 +73,13 @@ def open_runner(
     threads: int = 0,
     given: "Given | None" = None,
     data: "Feeds | None" = None,
+    timeout: float | None = None,
 ) -> Runner:
     """Return a runner for an ONNX model, an engine with its sidecar, or a torch model in any form.
 
     ``threads`` 0 means one per core, and torch's own setting for torch.  ``given`` says of a torch model what its
-    file does not, ``data`` what its inputs are where neither does.  Raises ``UsageError`` for a file that is none of
+    file does not, ``data`` what its inputs are where neither does.  One run may take ``timeout`` seconds,
+    unless it is an engine's.  Raises ``UsageError`` for a file that is none of
     these, a runtime that does not take it or an impossible number of threads, ``ModelError`` if the runtime refuses
     it or it would run code, ``DependencyError`` if the runtime or its hardware is missing.
     """
@@ -98,35 +100,37 @@ def open_runner(
 
         return EngineRunner(path)
     if kind is Kind.TORCH:
-        return _open_torch(path, given, data)
-    return _open_onnx(path, runtime, threads)
+        return _open_torch(path, given, data, timeout)
+    return _open_onnx(path, runtime, threads, timeout)
 
 
-def _open_torch(path: Path, given: "Given | None", data: "Feeds | None") -> Runner:
+def _open_torch(path: Path, given: "Given | None", data: "Feeds | None", timeout: float | None) -> Runner:
     from mpdeploy.source.given import NOTHING
     from mpdeploy.source.missing import require_complete
 
     require_complete(path, given or NOTHING, with_data=data is not None)  # before torch is imported
 
+    from mpdeploy.runtime.attended import within
     from mpdeploy.runtime.runner import TensorSpec
     from mpdeploy.runtime.torch_module import TorchModuleRunner
     from mpdeploy.source.opening import open_source
 
-    loaded = open_source(path, given or NOTHING, data)
+    loaded = within(timeout, str(path), lambda: open_source(path, given or NOTHING, data))  # it runs the model once
     inputs = [TensorSpec(spec.name, spec.dtype, spec.shape) for spec in loaded.inputs]
-    return TorchModuleRunner(loaded.module, inputs, loaded.outputs, str(path))
+    return TorchModuleRunner(loaded.module, inputs, loaded.outputs, str(path), timeout=timeout)
 
 
-def _open_onnx(path: Path, runtime: Runtime, threads: int) -> Runner:
+def _open_onnx(path: Path, runtime: Runtime, threads: int, timeout: float | None) -> Runner:
     from mpdeploy.graph import io
+    from mpdeploy.graph.patience import limited
     from mpdeploy.runtime.choose import truthful_runner
     from mpdeploy.runtime.emulator import EmulatorRunner
     from mpdeploy.runtime.openvino import OpenVinoRunner
     from mpdeploy.runtime.ort import OrtRunner
 
     if runtime is Runtime.OPENVINO:
-        return OpenVinoRunner(path, threads)
-    model, where = io.load(path), str(path)
+        return OpenVinoRunner(path, threads, timeout)
+    model, where = limited(io.load(path), timeout), str(path)
     if runtime is Runtime.EMULATOR:
         return EmulatorRunner(model, where, threads)
     if runtime is Runtime.ONNXRUNTIME:

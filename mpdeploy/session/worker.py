@@ -71,11 +71,15 @@ class Worker:
     not do one thing may be asked for another.
     """
 
-    def __init__(self, path: Path, runtime: Runtime, threads: int, given: Given = NOTHING) -> None:
+    def __init__(
+        self, path: Path, runtime: Runtime, threads: int, given: Given = NOTHING, timeout: float | None = None
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._path = path
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, path, runtime, threads, given), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(theirs, path, runtime, threads, given, timeout), daemon=True
+        )
         self._theirs = theirs
         self.started = 0.0
 
@@ -145,7 +149,9 @@ class Worker:
         return answer
 
 
-def _serve(connection: Connection, path: Path, runtime: Runtime, threads: int, given: Given) -> None:
+def _serve(
+    connection: Connection, path: Path, runtime: Runtime, threads: int, given: Given, timeout: float | None
+) -> None:
     """The process's whole life: open the file, then answer until the other end is closed."""
     try:
         start = time.perf_counter()
@@ -153,7 +159,7 @@ def _serve(connection: Connection, path: Path, runtime: Runtime, threads: int, g
             import torch
 
             torch.set_num_threads(threads)
-        runner = open_runner(path, runtime, threads=threads, given=given)
+        runner = open_runner(path, runtime, threads=threads, given=given, timeout=timeout)
         connection.send(Opened(time.perf_counter() - start, runner.inputs, runner.describe()))
         state = _State(runner, str(path))
         while True:
@@ -165,8 +171,9 @@ def _serve(connection: Connection, path: Path, runtime: Runtime, threads: int, g
             connection.send(answer)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return  # the other end is gone
-    except Exception as error:  # noqa: BLE001 - told at the other end
-        connection.send(_fault_of(error, path))
+    except Exception as error:  # noqa: BLE001 - told at the other end, if that is still there
+        with contextlib.suppress(OSError):
+            connection.send(_fault_of(error, path))
 
 
 def _fault_of(error: Exception, path: Path) -> MpdeployError:

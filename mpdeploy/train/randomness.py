@@ -51,7 +51,12 @@ class Randomness:
         return _capture() if self._active else self._state
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a saved state."""
+        """Go on from a saved state; raise whatever comes to torch, numpy or Python if it is none."""
+        outside = _capture()
+        try:
+            _restore(state)
+        finally:
+            _restore(outside)
         self._state = state
 
 

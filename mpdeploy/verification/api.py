@@ -39,23 +39,24 @@ def verify(
     baseline: str | Path | None = None,
     witnesses: Mapping[str, Runner] | None = None,
     force: bool = False,
+    timeout: float | None = None,
 ) -> DriftReport:
     """Return how far ``candidate`` drifts from ``reference`` on the data, and the verdict.
 
     Both are ONNX files, which run truthfully: with FP16 or BF16 tensors under true rounding (see
-    ``mpdeploy.runtime.emulator``).  Or they are a ``Subject``, with a runner of its own; if the candidate's run is
-    no evidence, only ``force`` lets it pass.  ``data`` and ``budget`` may be written
-    as their flags are; without a budget the default for the candidate's format counts.  ``noise``: measure the
-    reference's own noise first.  ``layers``: measure the drift of every value along the graph, and, if the verdict is
-    against the candidate, look for a list of nodes to keep in FP32 that repairs it.  ``baseline`` is an earlier
-    ``report.json`` that the drift must not exceed.  ``witnesses`` are other runs of the reference, by a word for
-    each, say of the torch model it came from: what they differ in counts as its noise.  Raises ``UsageError`` for
-    bad files or data, ``ModelError`` for models that cannot run.
+    ``mpdeploy.runtime.emulator``).  Or they are a ``Subject``, with a runner of its own; if the candidate's run is no
+    evidence, only ``force`` lets it pass.  ``data`` and ``budget`` may be written as their flags are; without a
+    budget the default for the candidate's format counts.  ``noise``: measure the reference's own noise first.
+    ``layers``: measure the drift of every value along the graph, and, if the verdict is against the candidate, look
+    for a list of nodes to keep in FP32 that repairs it.  ``baseline`` is an earlier ``report.json`` that the drift
+    must not exceed.  ``witnesses`` are other runs of the reference, by a word for each, say of the torch model it
+    came from: what they differ in counts as its noise.  One run of a file may take ``timeout`` seconds.  Raises
+    ``UsageError`` for bad files or data, ``ModelError`` for models that cannot run.
     """
     started, created = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     feeds = as_feeds(data)
     scorers = scoring.scorers()
-    ours, theirs = (s if isinstance(s, Subject) else opened(Path(s)) for s in (reference, candidate))
+    ours, theirs = (s if isinstance(s, Subject) else opened(Path(s), timeout=timeout) for s in (reference, candidate))
     if not force:
         _refuse_coarser(ours, theirs)
     inside = (ours.visible(), theirs.visible()) if layers else None

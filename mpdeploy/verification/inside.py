@@ -61,13 +61,15 @@ def repair_of(
     if theirs.coarsest is Format.FP32 or ours.coarsest is not Format.FP32 or not blame.culprits:
         return blame
     operators = {node.op_type for node in all_nodes(ours.model)}
-    recipe = recipe_of(ours.path, theirs.coarsest.value, theirs.plan, feeds, operators)
+    recipe = recipe_of(ours.path, theirs.coarsest.value, theirs.plan, feeds, operators, ours.timeout)
 
     asked = dict.fromkeys((*worst, *(layer.sample for layer in blame.layers if layer.broken)))
     few = feeds.among(list(asked)[:FEW]) if asked else feeds.first(FEW)
 
     def examine(path: Path, some: Feeds) -> Trial:
-        trial = opened(path) if theirs.arithmetic == PLAIN else emulated(path, theirs.arithmetic)
+        limit = theirs.timeout
+        plain = theirs.arithmetic == PLAIN
+        trial = opened(path, timeout=limit) if plain else emulated(path, theirs.arithmetic, timeout=limit)
         measured = compare(ours.runner, trial.runner, some, trial.coarsest, scoring.scorers(), labels=scoring.labels)
         verdict = judge(measured, budget, trial.runner.describe())
         return Trial(verdict.passed, measured.error, lambda: blame_on(ours, trial, feeds))

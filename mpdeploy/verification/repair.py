@@ -34,6 +34,7 @@ class Recipe:
     keep: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     target: str | None = None
+    timeout: float | None = None
 
     def command(self, nodes: Sequence[str]) -> str:
         """Return the command line that converts so and keeps these nodes in FP32, too."""
@@ -42,6 +43,7 @@ class Recipe:
         words += ["--data", self.data.name] if self.data else []
         words += ["--low-io"] if self.low_io else []
         words += ["--target", self.target] if self.target else []
+        words += ["--timeout", f"{self.timeout:g}"] if self.timeout else []
         for operator in self.operators:
             words += ["--op-fp32", operator]
         for pattern in (*self.keep, *map(glob.escape, nodes)):
@@ -58,6 +60,7 @@ class Recipe:
             data=self.data,
             low_io=self.low_io,
             target=self.target,
+            timeout=self.timeout,
             op_fp32=self.operators,
             keep_fp32=(*self.keep, *map(glob.escape, nodes)),
         )
@@ -67,7 +70,7 @@ class Recipe:
         """Convert to ``output`` by a plan."""
         where = output.with_suffix(".trial.json")
         records.save(plan, where)
-        convert(self.source, output, precision=self.precision, plan=where)
+        convert(self.source, output, precision=self.precision, plan=where, timeout=self.timeout)
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,21 @@ class Trial:
     blame: Callable[[], Blame]
 
 
-def recipe_of(source: Path, precision: str, plan: PrecisionPlan | None, feeds: Feeds, operators: set[str]) -> Recipe:
+def recipe_of(
+    source: Path,
+    precision: str,
+    plan: PrecisionPlan | None,
+    feeds: Feeds,
+    operators: set[str],
+    timeout: float | None = None,
+) -> Recipe:
     """Return how a candidate came about by its plan; without one, a conversion with the defaults.
 
     That measures ranges on the feeds, if they are a few files: without any data most operators would stay FP32.
     ``operators`` are the operator types of the source: a plan lists nodes and types that were kept side by side.
     """
     if plan is None:
-        return Recipe(source, precision, data=feeds if _small(feeds) else None)
+        return Recipe(source, precision, data=feeds if _small(feeds) else None, timeout=timeout)
     data = None
     if plan.data is not None:
         data = feeds if feeds.name == plan.data.name else None
@@ -102,6 +112,7 @@ def recipe_of(source: Path, precision: str, plan: PrecisionPlan | None, feeds: F
         target=plan.target if plan.target != "any" else None,
         keep=tuple(k for k in plan.keep if k not in operators),
         operators=tuple(k for k in plan.keep if k in operators),
+        timeout=timeout,
     )
 
 

@@ -10,6 +10,7 @@ from mpdeploy import records
 from mpdeploy.conversion.api import plan_path_of
 from mpdeploy.errors import MpdeployError, UsageError
 from mpdeploy.graph import io
+from mpdeploy.graph.patience import limit_of, limited
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.runtime.choose import other_ways, truthful_runner
@@ -34,6 +35,11 @@ class Subject:
     plan: PrecisionPlan | None
     arithmetic: Arithmetic = PLAIN
     origin: Path | None = None
+
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that one run of the model may take; None if nobody said."""
+        return None if self.model is None else limit_of(self.model)
 
     @functools.cached_property
     def runner(self) -> Runner:
@@ -63,27 +69,27 @@ class Subject:
                 where=str(self.path),
                 remedy=f"put {self.origin}, which it was built from, back in its place" if self.origin else "export it",
             )
-        return opened(self.origin)
+        return opened(self.origin, timeout=self.timeout)
 
     def other_ways(self) -> Iterator[tuple[str, Runner]]:
         """Yield other runs of the model (see ``runtime.choose.other_ways``)."""
         return iter(()) if self.model is None else other_ways(self.model, str(self.path))
 
 
-def opened(path: Path, make: Callable[[], Runner] | None = None) -> Subject:
+def opened(path: Path, make: Callable[[], Runner] | None = None, *, timeout: float | None = None) -> Subject:
     """Return the ONNX model in a file, to be run by what ``make`` makes, or else truthfully.
 
-    Faults as in ``graph.io.load``, and later the runner's.
+    One run may take ``timeout`` seconds.  Faults as in ``graph.io.load``, and later the runner's.
     """
-    model = io.load(path)
+    model = limited(io.load(path), timeout)
     return Subject(
         path, model, model_facts(model, path), make or (lambda: truthful_runner(model, str(path))), plan_beside(path)
     )
 
 
-def emulated(path: Path, arithmetic: Arithmetic) -> Subject:
+def emulated(path: Path, arithmetic: Arithmetic, *, timeout: float | None = None) -> Subject:
     """Return the ONNX model in a file, run by the emulator in the arithmetic asked for."""
-    model = io.load(path)
+    model = limited(io.load(path), timeout)
     return Subject(
         path,
         model,

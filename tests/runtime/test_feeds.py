@@ -10,6 +10,7 @@ from mpdeploy.errors import UsageError
 from mpdeploy.runtime.feeds import feeds_of, open_feeds
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.runner import TensorSpec
+from mpdeploy.runtime.truth import truth_in
 
 
 def one_line(error):
@@ -225,3 +226,19 @@ def test_feeds_among_others():
     assert [label for label, _ in chosen.labelled()] == ["some #1", "some #3"]
     with pytest.raises(UsageError, match="no feed"):
         list(feeds.among([]).labelled())
+
+
+def test_texts_that_are_no_characters_are_refused():
+    text = np.frombuffer((0x110000).to_bytes(4, "little") * 2, "<U1")
+    with pytest.raises(UsageError, match="cannot become string"):
+        fit({"t": text}, (TensorSpec("t", "string", ("N",)),), "d")
+    assert fit({"t": np.array(["a"])}, (TensorSpec("t", "string", ("N",)),), "d").feed["t"].tolist() == ["a"]
+
+
+@pytest.mark.parametrize("array", [np.full((2, 3), "a"), np.ones((2, 3), complex), np.zeros((2, 3), "V2")])
+@pytest.mark.parametrize("key", ["targets", "targets.y"])
+def test_targets_that_are_no_numbers_are_refused(key, array):
+    outputs = {"y": np.zeros((2, 3), np.float32)}
+    with pytest.raises(UsageError, match=f"'{key}' is .* which no output can be held against"):
+        truth_in({key: array}, outputs, 2, "d")
+    assert truth_in({key: np.ones((2, 3), np.int8)}, outputs, 2, "d").targets["y"].sum() == 6

@@ -9,9 +9,9 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
+from mpdeploy import memory
 from mpdeploy.conversion.api import convert
 from mpdeploy.graph import io
-from mpdeploy.runtime import loadable
 from mpdeploy.runtime.loadable import ONNXRUNTIME, Answer, Question, Refusal, _Loader, refusals
 from mpdeploy.verification.api import verify
 
@@ -94,6 +94,6 @@ def test_a_model_that_is_too_large_to_ask_about_is_told(tmp_path, monkeypatch):
     path = saved(tmp_path / "model.onnx", "y = MatMul(x, w)", "float16")
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:  16 kB\nMemAvailable:  0 kB\n")
-    monkeypatch.setattr(loadable, "_MEMORY", meminfo)
+    monkeypatch.setattr(memory, "_MEMORY", meminfo)
     (refusal,) = refusals(io.load(path), path, "onnxruntime")
     assert "ONNX Runtime was not asked whether it loads this model: " in str(refusal)

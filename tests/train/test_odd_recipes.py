@@ -115,6 +115,8 @@ def test_a_buffer_of_another_format_goes_through_checkpoint_and_resumption(mlp, 
     [
         (lambda state: state["engine"].pop("scales"), "the saved state lacks scales"),
         (lambda state: state.pop("random"), "damaged: KeyError: 'random'"),
+        (lambda state: state["random"][0]["torch"].fill_(255), "damaged: RuntimeError: .*mt19937"),
+        (lambda state: state["random"][0]["python"].pop(), "damaged: "),
         (lambda state: state.pop("schedule"), "damaged: KeyError: 'schedule'"),
         (lambda state: state["engine"]["model"].pop("0.weight"), "of another model: it lacks `0.weight`"),
         (
