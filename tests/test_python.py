@@ -33,6 +33,16 @@ def test_a_precision_is_a_word_in_any_case_or_a_format(precision, source, tmp_pa
     assert found.verdict.passed
 
 
+def test_an_export_plans_as_a_conversion_does(source, tmp_path):
+    words = {"keep_fp32": "Tanh*", "op_fp32": ["MatMul"], "target": "openvino", "policy": "fast"}
+    exported = mpdeploy.export(source, tmp_path / "out", precision="fp16", data=FEED, **words)
+    converted = mpdeploy.convert(source, tmp_path / "low.onnx", precision="fp16", data=FEED, **words)
+    assert Path(exported.models[0].conversion.model).read_bytes() == Path(converted.model).read_bytes()
+    assert exported.models[0].conversion.low_flops == 0
+    low = mpdeploy.export(source, tmp_path / "low", precision="fp16", data=FEED, low_io=True)
+    assert onnx.load(low.models[0].conversion.model).graph.input[0].type.tensor_type.elem_type == 10
+
+
 def test_one_word_is_one_word(source, tmp_path):
     np.savez(tmp_path / "d.npz", **FEED)
     data = tmp_path / "d.npz"

@@ -7,6 +7,7 @@ import click
 
 from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.cli.plan_options import plan_options
 from mpdeploy.cli.progress import track
 from mpdeploy.cli.words import Word, timeout_option
 
@@ -27,14 +28,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Apply this plan instead of making one; --keep-fp32, --op-fp32 and --data go with it.",
 )
-@click.option("--keep-fp32", multiple=True, metavar="NODE_GLOB", help="Keep these nodes in FP32.")
-@click.option("--op-fp32", multiple=True, metavar="OP", help="Keep all operators of this type in FP32.")
-@click.option("--low-io", is_flag=True, help="Give inputs and outputs the low format, too.")
-@click.option(
-    "--target",
-    type=click.Choice(["any", "tensorrt", "rtx", "openvino", "onnxruntime"]),
-    help="What the model is for: whose limits count [default: any, what engines are built for].",
-)
+@plan_options
 @timeout_option
 @result_options
 def command(

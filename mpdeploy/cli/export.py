@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from mpdeploy.cli.console import say
 from mpdeploy.cli.console import show as show_table
 from mpdeploy.cli.outcome import OUTPUT_OPTIONS, Outcome, result_options
+from mpdeploy.cli.plan_options import plan_options
 from mpdeploy.cli.progress import note, track
 from mpdeploy.cli.torch_options import torch_options
 from mpdeploy.cli.words import Word, timeout_option
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Build an engine.",
 )
+@click.option("--policy", help="autocast, safe (default without data), balanced (default with data), or fast.")
+@plan_options
 @click.option("--ignore-labels", is_flag=True, help="Ignore the labels and targets in the data.")
 @timeout_option
 @torch_options
@@ -58,6 +61,11 @@ def command(
     data: str | None,
     budget: str | None,
     engine: str,
+    policy: str | None,
+    keep_fp32: tuple[str, ...],
+    op_fp32: tuple[str, ...],
+    low_io: bool,
+    target: str | None,
     ignore_labels: bool,
     timeout: float | None,
     given: "Given",
@@ -80,6 +88,11 @@ def command(
     wishes = pipeline.Wishes(
         precisions=formats,
         timeout=timeout,
+        policy=policy,
+        keep_fp32=keep_fp32,
+        op_fp32=op_fp32,
+        low_io=low_io,
+        target=target,
         data=data,
         budget=parse_budget(budget) if budget is not None else None,
         labels=not ignore_labels,

@@ -9,6 +9,7 @@ import click
 
 from mpdeploy.cli.console import say
 from mpdeploy.cli.outcome import Outcome, result_options
+from mpdeploy.cli.plan_options import plan_options
 from mpdeploy.cli.progress import note
 from mpdeploy.cli.words import Word, timeout_option
 
@@ -30,14 +31,7 @@ _SHOWN = 8  # nodes that are named on the terminal; the plan has all
 @click.option("--data", required=True, metavar="D", help="Feeds: FILE.npz, a folder of them, or module.py:callable.")
 @click.option("--budget", metavar="LIMITS", help="As for verify [default: by the format, as in verify].")
 @click.option("--policy", help="The rules to start from: balanced (default), autocast, safe or fast.")
-@click.option("--keep-fp32", multiple=True, metavar="NODE_GLOB", help="Keep these nodes in FP32, whatever is found.")
-@click.option("--op-fp32", multiple=True, metavar="OP", help="Keep all operators of this type in FP32.")
-@click.option("--low-io", is_flag=True, help="Give inputs and outputs the low format, too.")
-@click.option(
-    "--target",
-    type=click.Choice(["any", "tensorrt", "rtx", "openvino", "onnxruntime"]),
-    help="What the model is for: whose limits count [default: any, what engines are built for].",
-)
+@plan_options
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Judge detections or masks, as in verify.")
 @click.option("--metric", "metrics", multiple=True, metavar="M", help="A metric of your own: module.py:callable.")
 @click.option("--ignore-labels", is_flag=True, help="Ignore the labels and targets in the data.")

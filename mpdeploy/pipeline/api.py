@@ -30,12 +30,18 @@ def export(
     ignore_labels: bool = False,
     trust: bool = False,
     timeout: float | None = None,
+    policy: str | None = None,
+    keep_fp32: Words = (),
+    op_fp32: Words = (),
+    low_io: bool = False,
+    target: str | None = None,
 ) -> ExportResult:
     """Take a model in any form the whole road and write everything into ``output``, `export/` beside it by default.
 
     ``precision`` is fp16, bf16 or both; ``engine`` the back end that builds (rtx or tensorrt), if any; ``factory`` is
     what the command calls --model, ``inputs`` its --input words, ``outputs`` its --keep-output words.  ``data`` is
-    what ``--data`` names, or arrays; one run of a model may take ``timeout`` seconds.  Returns what was written;
+    what ``--data`` names, or arrays; one run of a model may take ``timeout`` seconds.  ``policy``, ``keep_fp32``,
+    ``op_fp32``, ``low_io`` and ``target`` are those of ``mpdeploy.convert``.  Returns what was written;
     ``passed`` tells whether every model is within its budget.  Raises ``UsageError`` for wrong words, files or data,
     ``ModelError`` for a model that cannot be loaded safely, exported or converted, ``BuildError`` and
     ``DependencyError`` for engines.
@@ -50,6 +56,11 @@ def export(
         budget=None if budget is None else parse_budget(budget),
         labels=not ignore_labels,
         timeout=timeout,
+        policy=policy,
+        keep_fp32=as_words(keep_fp32),
+        op_fp32=as_words(op_fp32),
+        low_io=low_io,
+        target=target,
         engines=() if engine in (None, "none") else tuple((low, engine) for low in formats),
     )
     path = Path(model)

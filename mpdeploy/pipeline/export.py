@@ -140,7 +140,11 @@ def _model(
             precision=precision.value,
             data=data,
             ranges=trained_ranges(reference) if data is None else None,
-            keep_fp32=keep_fp32,
+            policy=wishes.policy,
+            keep_fp32=(*wishes.keep_fp32, *keep_fp32),
+            op_fp32=wishes.op_fp32,
+            low_io=wishes.low_io,
+            target=wishes.target,
             timeout=wishes.timeout,
         )
     with stage(f"verify {precision.value.upper()} under true rounding"):

@@ -22,6 +22,7 @@ class Wishes:
     ``data`` serves for ranges and for verification; without it the folders that training left beside the
     checkpoint do, and failing these the checkpoint's own examples.  ``engines`` maps a precision to the back end
     that builds from it.  ``labels``: right answers in the data count.  One run of a model may take ``timeout`` seconds.
+    ``policy``, ``keep_fp32``, ``op_fp32``, ``low_io`` and ``target`` are those of the conversion.
     """
 
     precisions: tuple[Format, ...]
@@ -30,6 +31,11 @@ class Wishes:
     engines: tuple[tuple[Format, str], ...] = ()
     labels: bool = True
     timeout: float | None = None
+    policy: str | None = None
+    keep_fp32: tuple[str, ...] = ()
+    op_fp32: tuple[str, ...] = ()
+    low_io: bool = False
+    target: str | None = None
 
 
 @dataclass(frozen=True)
