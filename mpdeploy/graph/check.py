@@ -18,6 +18,7 @@ from mpdeploy.graph.scope import all_nodes, attribute_graph
 from mpdeploy.graph.traits import is_standard
 
 ASIDE = "mpdeploy.aside"
+_MADE_UP = "unk__"  # with a number, the sizes that ONNX's inference gives a name
 _STANDARD = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 # What the ONNX libraries raise, each at some place, on a file whose parts contradict each other.
 _LIBRARY_FAULTS = (
@@ -130,12 +131,27 @@ def infer_types(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
     """
     strict = all(o.domain in _STANDARD for o in proto.opset_import)
     try:
-        return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=strict, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=strict, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
         # Two types on one operator come under either heading.
         if "[TypeInferenceError]" in str(error) or "inconsistent type" in str(error):
             raise ModelError(f"the model is invalid: {_one_line(error)}", where=where) from error
-        return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
+    _forget_made_up_sizes(inferred)
+    return inferred
+
+
+def _forget_made_up_sizes(proto: onnx.ModelProto) -> None:
+    """Leave the sizes unknown that inference names itself in subgraphs, whose values are written: it renames them."""
+    for graph in list(proto_graphs(proto.graph))[1:]:
+        for dim in _dims(graph):
+            if dim.dim_param.startswith(_MADE_UP):
+                dim.Clear()
+
+
+def _dims(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield from value.type.tensor_type.shape.dim
 
 
 def strict_fault(proto: onnx.ModelProto) -> str:
