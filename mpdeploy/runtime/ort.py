@@ -114,9 +114,6 @@ class OrtRunner:
         self._weights = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in weights.items()}
         values = {name: ort_value(array, weights[name].dtype) for name, array in self._weights.items()}
         options = _options(threads, fused=fused, lean=lean, as_written=as_written)
-        if providers[0] != CPU:
-            # What falls to the CPU would compute half as float32, and be told as the GPU's.
-            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         self._session = _open_session(model, content, options, where, providers)
@@ -210,8 +207,6 @@ def _open_session(
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(SILENT)
-    if providers[0] != CPU and hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()  # CUDA's libraries where pip put them
     missing = [p for p in providers if p not in onnxruntime.get_available_providers()]
     if missing:
         raise DependencyError(

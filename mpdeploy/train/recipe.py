@@ -91,9 +91,9 @@ class Recipe:
     data: Callable[[], Data]
     optimizer: Callable[[nn.Module], Optimizer]
     loss: Callable[[Any, torch.Tensor], torch.Tensor]
-    epochs: int
-    batch_size: int
     metric: Metric | Sequence[Metric] | None = None
+    epochs: int = 0  # to be given, as is the size of a batch; what stands before them need not be
+    batch_size: int = 0
     level: Level | AmpConfig | str = Level.BF16_MIXED
     accumulate: int | Literal["auto"] = 1
     clip_norm: float | None = None

@@ -46,8 +46,8 @@ def test_what_is_kept_beside_a_plan_becomes_fp32(made):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"policy": "safe"}, "--policy has no say"),
-        ({"ranges": "missing.json"}, "--ranges has no say"),
+        ({"policy": "safe"}, "--policy has no effect"),
+        ({"ranges": "missing.json"}, "--ranges has no effect"),
         ({"low_io": True}, "--low-io does not"),
         ({"target": "openvino"}, "for target any"),
     ],

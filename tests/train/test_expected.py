@@ -15,6 +15,7 @@ from mpdeploy.train.batch_search import find_batch
 from mpdeploy.train.checkpoint import load_checkpoint
 from mpdeploy.train.loading import load_recipe
 from mpdeploy.train.loop import Settings, Training
+from mpdeploy.train.recipe import Recipe
 from mpdeploy.train.recomputation import recompute
 from mpdeploy.train.telemetry_file import read_telemetry
 from mpdeploy.train.world import World
@@ -315,3 +316,12 @@ def test_modules_that_trained_in_fp32_are_kept_there_by_the_conversion(mlp, tmp_
     plan = load(PrecisionPlan, tmp_path / "out" / "model.bf16.plan.json")
     formats = {decision.node: decision.format.value for decision in plan.decisions if decision.op == "Gemm"}
     assert sorted(formats.values()) == ["bf16", "fp32"]
+
+
+def test_a_recipe_may_be_written_in_the_order_of_its_parts(mlp):
+    made = load_recipe(mlp).recipe
+    parts = (made.inputs, made.outputs, made.model, made.data, made.optimizer, made.loss, made.metric, 3, 4)
+    recipe = Recipe(*parts)
+    assert (recipe.metric, recipe.epochs, recipe.batch_size) == (made.metric, 3, 4)
+    with pytest.raises(UsageError, match="epochs is 0"):
+        Recipe(*parts[:6])
