@@ -18,7 +18,7 @@ def run(*words):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_thirty_broken_files():
     done = run("fuzz_files.py", "--files", "30", "--seed", "7")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -26,7 +26,7 @@ def test_thirty_broken_files():
     assert last[:2] == ["all", "30"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_kill():
     done = run("kill_commands.py", "--kills", "1", "--command", "run")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -41,7 +41,7 @@ def disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_full_disk_costs_nothing_but_the_steps_since_the_last_state(mlp, tmp_path, disk, capsys):
     whole = tmp_path / "whole"
     assert train(mlp, whole) == 0

@@ -67,7 +67,7 @@ _LOADER = """
     [
         (Level.BF16_MASTER, False),
         (Level.FP16_MIXED, False),
-        pytest.param(Level.FP16_MASTER, True, marks=pytest.mark.slow),
+        pytest.param(Level.FP16_MASTER, True, marks=pytest.mark.long),
     ],
 )
 def test_killed_at_any_moment_it_ends_bit_for_bit_the_same(noisy, tmp_path, level, workers):

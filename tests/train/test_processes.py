@@ -73,7 +73,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_checkpoint(folder / "model.pt").weights
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
 def test_a_killed_process_is_told_by_the_other_and_resume_ends_bit_for_bit_the_same(plain, tmp_path, sharding):
     words = [plain, "--epochs", 1, "--save-every", 4, "--sharding", sharding, "-o"]
@@ -89,7 +89,7 @@ def test_a_killed_process_is_told_by_the_other_and_resume_ends_bit_for_bit_the_s
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_that_fails_alone_ends_the_job_with_its_message(plain, tmp_path):
     # It used to wait for the others, which waited for it.  (G11)
     words = [plain, "--epochs", 1, "-o", tmp_path / "run"]
@@ -100,7 +100,7 @@ def test_a_process_that_fails_alone_ends_the_job_with_its_message(plain, tmp_pat
     assert "another process of this training has ended" in err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_that_does_not_answer_is_lost_after_a_while(plain, tmp_path):
     script = (
         "import datetime, sys, torch; torch.set_num_threads(1); from mpdeploy.train import world; "
@@ -116,7 +116,7 @@ def test_a_process_that_does_not_answer_is_lost_after_a_while(plain, tmp_path):
     assert "--resume" in err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_training_goes_on_with_another_number_of_processes(plain, tmp_path):
     # Without a schedule: one that spans the training would differ by its length.
     lines = [line for line in plain.read_text().splitlines() if not line.startswith("    schedule=")]
@@ -141,7 +141,7 @@ def test_a_training_goes_on_with_another_number_of_processes(plain, tmp_path):
     assert [session["processes"] for session in sessions] == [2, 4, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("level", ["fp32", "bf16-master"])
 def test_processes_that_take_a_batch_in_parts_learn_what_one_does(plain, tmp_path, level):
     # Their gradients are added up once a step, with the last part's.  (C12)
@@ -153,7 +153,7 @@ def test_processes_that_take_a_batch_in_parts_learn_what_one_does(plain, tmp_pat
         torch.testing.assert_close(weights(tmp_path / "two")[name], tensor, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fsdp_skips_a_step_on_all_processes_that_one_of_them_cannot_take(plain, tmp_path):
     text = plain.read_text().replace("y.astype(np.int64)", "y.astype(np.int64)\n    x[7, 0] = np.inf")
     plain.write_text(text)
@@ -166,7 +166,7 @@ def test_fsdp_skips_a_step_on_all_processes_that_one_of_them_cannot_take(plain, 
     assert newest(tmp_path / "run" / "states").name == f"{30:010}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_trainings_in_one_folder_are_refused(plain, tmp_path):
     folder = tmp_path / "run"
     first = subprocess.Popen(
