@@ -93,7 +93,7 @@ class AmpConfig:
         """
         level = Level.named(precision) if isinstance(precision, str) else precision
         if not isinstance(level, (Level, AmpConfig)):
-            raise UsageError(f"{precision!r} is no precision", remedy="give a level, its word, or an AmpConfig")
+            raise UsageError(f"{precision!r} is not a precision", remedy="give a level, its word, or an AmpConfig")
         return level.config if isinstance(level, Level) else level
 
     @property

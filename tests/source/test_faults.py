@@ -132,7 +132,7 @@ def test_p17_a_forward_that_is_half_itself_or_wants_a_gpu(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     spec = TensorSpec("x", "float32", (2,))
-    with pytest.raises(ModelError, match=r"asks for a GPU: .*in the place of \.cuda\(\)"):
+    with pytest.raises(ModelError, match=r"asks for a GPU: .*instead of \.cuda\(\)"):
         adapt(Gpu(), Inputs((spec,), {"x": torch.ones(2)}, made_up=True), "model.pt")
 
 
