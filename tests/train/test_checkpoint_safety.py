@@ -59,7 +59,7 @@ def test_damaged_files_are_told_apart_from_foreign_ones(checkpoint, tmp_path):
     whole = checkpoint.read_bytes()
     for keep in (1, 100, len(whole) // 2, len(whole) - 1):
         checkpoint.write_bytes(whole[:keep])
-        with pytest.raises(UsageError, match="(archive is damaged|damaged or not a torch file)"):
+        with pytest.raises(UsageError, match=r"(archive is damaged|damaged or not a torch file)"):
             load_checkpoint(checkpoint)
     checkpoint.write_bytes(b"")
     with pytest.raises(UsageError, match="is empty"):
