@@ -34,7 +34,7 @@ class AmpConfig:
     def __post_init__(self) -> None:
         for value in (self.compute, self.weights, self.momentum):
             if not isinstance(value, Format):
-                raise UsageError(f"{value!r} is no number format", remedy="use Format.BF16 and the like")
+                raise UsageError(f"{value!r} is not a number format", remedy="use Format.BF16 and the like")
         if self.compute not in _COMPUTE:
             raise UsageError(
                 f"training cannot compute in `{self.compute.value}`", remedy="choose fp32, tf32, bf16 or fp16"
