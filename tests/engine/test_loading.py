@@ -84,13 +84,13 @@ def test_no_sidecar_or_a_broken_one(engine):
 
 def test_another_version(engine):
     record = read_engine(engine)
-    with pytest.raises(DependencyError, match=r"built by TensorRT for RTX 1\.7.*here is 1\.5\.0.*mpdeploy build"):
+    with pytest.raises(DependencyError, match=r"built by TensorRT for RTX 1\.7.*this machine has 1\.5\.0.*mpdeploy build"):
         check_fit(record, rtx("1.5.0"), (A10,), "e")
     classic = changed(record, backend="tensorrt", backend_version="11.4.0", system=this_system())
     portable = changed(classic, options=BuildOptions(features=(Feature.VERSION_COMPATIBLE,)))
     newer = Toolkit(Flavour.TENSORRT, module=None, version="11.6.0", selectable=())
     check_fit(portable, newer, (A10,), "e")
-    with pytest.raises(DependencyError, match=r"here is 11\.6\.0"):
+    with pytest.raises(DependencyError, match=r"this machine has 11\.6\.0"):
         check_fit(classic, newer, (A10,), "e")
 
 
