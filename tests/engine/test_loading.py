@@ -84,7 +84,9 @@ def test_no_sidecar_or_a_broken_one(engine):
 
 def test_another_version(engine):
     record = read_engine(engine)
-    with pytest.raises(DependencyError, match=r"built by TensorRT for RTX 1\.7.*this machine has 1\.5\.0.*mpdeploy build"):
+    with pytest.raises(
+        DependencyError, match=r"built by TensorRT for RTX 1\.7.*this machine has 1\.5\.0.*mpdeploy build"
+    ):
         check_fit(record, rtx("1.5.0"), (A10,), "e")
     classic = changed(record, backend="tensorrt", backend_version="11.4.0", system=this_system())
     portable = changed(classic, options=BuildOptions(features=(Feature.VERSION_COMPATIBLE,)))
