@@ -9,6 +9,7 @@ from typing import Literal
 from mpdeploy.amp.levels import AmpConfig, Level
 from mpdeploy.errors import UsageError
 from mpdeploy.files import write_text
+from mpdeploy.locks import only_one
 from mpdeploy.report.training import training_page
 from mpdeploy.runtime.apart import require_apart
 from mpdeploy.train.checkpoint import CheckpointRecord
@@ -16,7 +17,6 @@ from mpdeploy.train.chronicle import RECORD, read_record
 from mpdeploy.train.faults import surroundings_told
 from mpdeploy.train.handover import BEST, CALIBRATION, CHECKPOINT, HELD_OUT
 from mpdeploy.train.loading import LoadedRecipe, load_recipe
-from mpdeploy.train.lock import held
 from mpdeploy.train.logs import open_log
 from mpdeploy.train.loop import TELEMETRY, Settings, Training, to_the_end
 from mpdeploy.train.states import STATES, Configuration, newest_record
@@ -108,7 +108,7 @@ def train(
     with contextlib.ExitStack() as ending:
         opened = []
         if world.leads:
-            ending.enter_context(held(folder))
+            ending.enter_context(only_one("training", folder))
             for kind in logs:
                 opened.append(open_log(kind, folder, loaded.name))
                 ending.callback(opened[-1].close)

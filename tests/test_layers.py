@@ -5,7 +5,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "mpdeploy"
 
-GROUND = {"archive", "documents", "errors", "exchange", "files", "memory", "processes", "records", "scratch", "texts"}
+GROUND = {
+    "archive",
+    "documents",
+    "errors",
+    "exchange",
+    "files",
+    "locks",
+    "memory",
+    "processes",
+    "records",
+    "scratch",
+    "texts",
+}
 GRAPH_SIDE = [
     "numerics",
     "arguments",
@@ -39,7 +51,7 @@ HOMES = {
     "tensorrt_rtx": {"engine", "runtime"},
     "cryptography": {"bundle"},
     "tritonclient": {"bundle"},
-    "filelock": {"engine", "bundle", "pipeline", "train"},
+    "filelock": {"engine", "bundle", "locks"},
     "jinja2": {"report"},
     "transformers": {"source"},
     "rich": {"cli", "report"},

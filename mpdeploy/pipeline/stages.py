@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from mpdeploy import __version__, records
 from mpdeploy.errors import MpdeployError, UsageError
 from mpdeploy.exchange import flush
 from mpdeploy.files import disk_faults, sha256_of
+from mpdeploy.locks import only_one
 
 RECORD = "stage.json"
 STAGES = "stages"
@@ -151,21 +150,8 @@ class Workshop:
 @contextlib.contextmanager
 def workshop(folder: Path) -> Iterator[Workshop]:
     """Yield the pipeline's folder, locked against other runs; raise ``UsageError`` if one is at work in it."""
-    lock = FileLock(folder / ".lock", timeout=0)
-    with disk_faults(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise UsageError(
-                "another pipeline is at work in this folder",
-                where=str(folder),
-                remedy="wait for it, or name another folder",
-            ) from error
-    try:
+    with only_one("pipeline", folder):
         yield Workshop(folder)
-    finally:
-        lock.release()
 
 
 def digest_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""One training at a time writes into a folder."""
+"""One command at a time writes into a folder."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,10 +13,15 @@ _LOCK = ".lock"
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold the folder of a training while the context lasts; raise ``UsageError`` if another training does.
+def only_one(what: str, folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made if need be, while the context lasts.
 
-    The lock goes with the process that holds it, however it ends.
+    Args:
+        what: What is at work in it, for the message: "training".
+        folder: The folder.
+
+    Raises:
+        UsageError: Another one is at work there.  The lock goes with the process that holds it, however it ends.
     """
     path = folder / _LOCK
     with disk_faults(folder):
@@ -26,7 +31,7 @@ def held(folder: Path) -> Iterator[None]:
             lock.acquire()
         except Timeout as error:
             raise UsageError(
-                "another training is at work in this folder",
+                f"another {what} is at work in this folder",
                 where=str(folder),
                 remedy="wait until it has ended, or name another folder with -o",
             ) from error
