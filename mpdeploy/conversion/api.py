@@ -1,7 +1,7 @@
 """`mpdeploy.convert`: an FP32 ONNX file in, a mixed-precision one and its plan out."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,14 +55,16 @@ def convert(
     low_io: bool = False,
     target: str | None = None,
     timeout: float | None = None,
+    trained_fp32: Collection[str] = (),
 ) -> ConversionResult:
     """Convert the ONNX model ``source`` to FP16 or BF16 and write it to ``output``, its plan beside it.
 
     ``data`` names feeds as the ``--data`` flag does; ``ranges`` a file of ranges measured in training, which count
     where there is no data; ``plan`` applies a plan instead of making one, with ``keep_fp32`` and ``op_fp32``, and
-    tries it on the data; one run of the model may take ``timeout`` seconds; the other arguments are the flags of
-    `mpdeploy convert`.  Returns what was done.  Raises ``UsageError`` for wrong arguments, files or data,
-    ``ModelError`` for a model that is invalid or cannot be converted.
+    tries it on the data; one run of the model may take ``timeout`` seconds; ``trained_fp32`` names nodes that
+    computed in FP32 in training, and go on doing so; the other arguments are the flags of `mpdeploy convert`.
+    Returns what was done.  Raises ``UsageError`` for wrong arguments, files or data, ``ModelError`` for a model that
+    is invalid or cannot be converted.
     """
     source, output = Path(source), Path(output)
     low = as_low_format(precision)
@@ -75,7 +77,7 @@ def convert(
     model = limited(io.load(source), timeout)
     doubts: dict[str, None] = {}
     feeds = None if data is None else remarking(as_feeds(data), input_specs(model), doubts)
-    keep = Keep(as_words(keep_fp32), as_words(op_fp32))
+    keep = Keep(as_words(keep_fp32), as_words(op_fp32), frozenset(trained_fp32))
     if stamp.is_converted(model, low):
         policy_named(policy, with_data=feeds is not None)
         refuse_unheeded(model, low, keep, feeds, low_io=low_io)

@@ -205,11 +205,12 @@ class _Run:
                 data=None if ranges is None else self._voice.watch(ranges, "measuring ranges"),
                 ranges=trained_ranges(source) if ranges is None else None,
                 policy=part.policy,
-                keep_fp32=(*part.keep_fp32, *record.keep_fp32),
+                keep_fp32=part.keep_fp32,
                 op_fp32=part.op_fp32,
                 low_io=part.low_io,
                 target=part.target,
                 timeout=part.timeout,
+                trained_fp32=record.keep_fp32,
             )
             plan = str(final / Path(result.plan).name) if result.plan else ""
             records.save(replace(result, model=str(final / name), plan=plan), work / CONVERSION)

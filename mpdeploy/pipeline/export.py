@@ -129,7 +129,7 @@ def _model(
     wishes: Wishes,
     stage: Stage,
     watch: Watch,
-    keep_fp32: tuple[str, ...],
+    trained_fp32: tuple[str, ...],
 ) -> Exported:
     with stage(f"convert to {precision.value.upper()}"):
         path = reference.with_name(f"model.{precision.value}.onnx")
@@ -141,11 +141,12 @@ def _model(
             data=data,
             ranges=trained_ranges(reference) if data is None else None,
             policy=wishes.policy,
-            keep_fp32=(*wishes.keep_fp32, *keep_fp32),
+            keep_fp32=wishes.keep_fp32,
             op_fp32=wishes.op_fp32,
             low_io=wishes.low_io,
             target=wishes.target,
             timeout=wishes.timeout,
+            trained_fp32=trained_fp32,
         )
     with stage(f"verify {precision.value.upper()} under true rounding"):
         scoring = Scoring(labels=wishes.labels)

@@ -20,10 +20,14 @@ from mpdeploy.plan.tiny import feeds_log
 
 @dataclass(frozen=True)
 class Keep:
-    """What the user keeps in FP32: nodes by name pattern (as in a shell), operators by type."""
+    """What the user keeps in FP32: nodes by name pattern (as in a shell), operators by type.
+
+    ``trained`` names nodes that computed in FP32 in training; those of them that compute no floats do not count.
+    """
 
     nodes: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    trained: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,8 @@ def kept_by_user(groups: Groups, keep: Keep) -> Iterable[tuple[Group, Reason]]:
         if op in keep.operators:
             used.add(op)
             yield group, Reason(Code.USER, f"operator {op}")
+        if name in keep.trained:
+            yield group, Reason(Code.USER, "it computed in FP32 in training")
     for pattern in (*keep.nodes, *keep.operators):
         if pattern not in used:
             raise UsageError(f"no float operator of the model matches {pattern!r}", remedy="see `mpdeploy inspect`")

@@ -171,7 +171,7 @@ def bind(model: ir.Model, plan: PrecisionPlan) -> Planned:
     model = raised(model, plan.opset)
     groups = build(model, plan.precision)
     by_key = {(d.node, d.values): d for d in plan.decisions}
-    chosen = []
+    decisions = []
     for group in groups.all:
         decision = by_key.get((group.name, tuple(str(v.name) for v in group.produces)))
         if decision is None:
@@ -180,8 +180,10 @@ def bind(model: ir.Model, plan: PrecisionPlan) -> Planned:
             raise UsageError(f"'{group.name}' cannot be {decision.format.value} in a {plan.precision.value} plan")
         if decision.format is not Format.FP32 and group.refusal:
             raise ModelError(f"the plan asks for {decision.format.value}: {group.refusal}", where=group.name)
-        chosen.append(decision.format is not Format.FP32)
-    return Planned(plan, model, groups, tuple(chosen), Sizes(model))
+        decisions.append(decision)
+    # What an earlier version decided besides, of numbers that nobody computes with, is left out.
+    low = tuple(decision.format is not Format.FP32 for decision in decisions)
+    return Planned(replace(plan, decisions=tuple(decisions)), model, groups, low, Sizes(model))
 
 
 def digest(model: ir.Model) -> str:

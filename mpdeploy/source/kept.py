@@ -1,6 +1,5 @@
 """The bridge from training to the precision plan: the operators of modules that trained in FP32."""
 
-import glob
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from mpdeploy.source.matching import modules_of
 
 
 def kept_nodes(patterns: Sequence[str], onnx: Path) -> tuple[str, ...]:
-    """Return globs for the nodes of an exported ONNX file that belong to modules named like one of ``patterns``.
+    """Return the names of the nodes of an exported ONNX file that belong to modules named like one of ``patterns``.
 
     The exporter records for each node in which modules it is.
     """
@@ -20,5 +19,5 @@ def kept_nodes(patterns: Sequence[str], onnx: Path) -> tuple[str, ...]:
     for node in load(onnx).graph:
         inside = any(is_named(module, pattern) for module in modules_of(node) if module for pattern in patterns)
         if inside and node.name:
-            names.append(glob.escape(node.name))
+            names.append(node.name)
     return tuple(names)

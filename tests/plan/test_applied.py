@@ -31,6 +31,30 @@ def made(workshop):
     return path, apply
 
 
+def test_a_plan_of_an_earlier_version_decides_more_and_is_applied(workshop):
+    # Until then the scales of a Resize, which nobody computes with, were a decision of their own.
+    text = """g (float[1,2,4,4] x, float[2,2,1,1] w) => (float[1,2,8,8] y)
+        <float[4] scales = {1, 1, 2, 2}, float[0] roi = {}> {
+        a = Conv(x, w)  [up] r = Resize<mode = "nearest">(a, roi, scales)  y = Conv(r, w) }"""
+    source, path = workshop.source(text, opset=11), workshop.folder / "earlier.plan.json"
+    plan = workshop.plan_of(source)
+    first, second, *rest = plan.decisions
+    scales = dataclasses.replace(first, node="up:scales", op="Resize", values=(), format=Format.FP32, code="MP301")
+    records.save(dataclasses.replace(plan, decisions=(first, scales, *rest, second)), path)
+    convert(source, workshop.folder / "again.onnx", precision="fp16", plan=path)
+    again = records.load(PrecisionPlan, workshop.folder / "again.plan.json")
+    assert [d.node for d in again.decisions] == [d.node for d in plan.decisions]
+    assert (workshop.folder / "again.onnx").read_bytes() == (workshop.folder / "made.onnx").read_bytes()
+
+
+def test_nodes_that_trained_in_fp32_stay_so_and_those_without_floats_do_not_count(workshop):
+    source = workshop.source(TEXT)
+    plan = workshop.plan_of(source, trained_fp32=["second", "a node that computes sizes"], policy="fast")
+    formats = {d.node: (d.format.value, d.reason) for d in plan.decisions}
+    assert formats["first"][0] == "fp16"
+    assert formats["second"] == ("fp32", "MP601 asked for by the user: it computed in FP32 in training")
+
+
 def test_what_is_kept_beside_a_plan_becomes_fp32(made):
     # A3: five flags beside --plan were dropped without a word.
     _, apply = made
