@@ -13,6 +13,7 @@ from mpdeploy.graph import io
 from mpdeploy.graph.patience import limit_of, limited
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.record import PrecisionPlan
+from mpdeploy.plan.target import target_named
 from mpdeploy.runtime.choose import other_ways, truthful_runner
 from mpdeploy.runtime.emulator import PLAIN, Arithmetic, EmulatorRunner
 from mpdeploy.runtime.facts import ModelFacts, model_facts
@@ -103,7 +104,11 @@ def emulated(path: Path, arithmetic: Arithmetic, *, timeout: float | None = None
 def plan_beside(path: Path) -> PrecisionPlan | None:
     """Return the plan that lies beside a converted model; None if there is none that can be read."""
     where = plan_path_of(path)
+    if not where.is_file():
+        return None
     try:
-        return records.load(PrecisionPlan, where) if where.is_file() else None
+        plan = records.load(PrecisionPlan, where)
+        target_named(plan.target)  # one that a later version knows, or nobody
     except MpdeployError:
         return None
+    return plan

@@ -90,6 +90,16 @@ def test_verify_tells_of_a_model_that_it_emulates_and_no_runtime_loads(tmp_path)
     assert len(notes[bound]) == 1
 
 
+def test_a_plan_for_a_target_that_nobody_knows_is_no_plan(tmp_path):
+    plain, low = saved(tmp_path / "plain.onnx", "y = MatMul(x, w)"), tmp_path / "low.onnx"
+    convert(plain, low, precision="bf16")
+    beside = tmp_path / "low.plan.json"
+    beside.write_text(beside.read_text().replace('"target": "any"', '"target": "coreml"'))
+    report = verify(plain, low, [{"x": np.ones((4, 8), np.float32)}], noise=False)
+    assert report.passed
+    assert any("low.plan.json is no plan that this version reads" in note for note in report.notes)
+
+
 def test_a_model_that_is_too_large_to_ask_about_is_told(tmp_path, monkeypatch):
     path = saved(tmp_path / "model.onnx", "y = MatMul(x, w)", "float16")
     meminfo = tmp_path / "meminfo"
