@@ -32,12 +32,9 @@ def kept_for_small(planned: Planned) -> Freed:
 
 
 def freed(judge: Judge, replan: Callable[[Freed], Planned], before: Planned) -> tuple[Planned, Judged] | None:
-    """Return the plan with such products low, and what it came to; None if there are none, or they do harm."""
-    products = kept_for_small(before)
-    if not products:
-        return None
+    """Return the plan with such products low, of which there are some, and what it came to; None if they do harm."""
     try:
-        planned = replan(products)
+        planned = replan(kept_for_small(before))
         judged = judge.of(planned)
     except ModelError:  # formats that cannot stand side by side
         return None

@@ -56,8 +56,9 @@ def settled(
         if cause is Cause.NONE:
             repair = _Repair(judge, lambda suspects: replan(suspects, NOTHING_FREED), start)
             best, tries = repair.run(), repair.tries
-    elif (found := freed(judge, lambda names: replan({}, names), first)) is not None:
-        best, tries = Attempt({}, *found), 2
+    elif kept_for_small(first):
+        found = freed(judge, lambda names: replan({}, names), first)
+        best, tries = start if found is None else Attempt({}, *found), 2
     if best.judged.broken:
         raise _broken(best.judged, where)
     trial = replace(best.judged.record(judge.given), plans=tries, cause=cause.value)

@@ -175,8 +175,11 @@ def test_a_product_stays_fp32_where_a_quotient_behind_it_feels_its_rounding(mode
     # c over its own magnitude is its sign: of what vanished it is 0.
     kernel = RNG(0).normal(size=(8, 3, 3, 3)).astype(np.float32)
     feed = {"x": RNG(1).normal(size=(1, 3, 16, 16)).astype(np.float32)}
+    feed["x"][:, :, 4:8] *= np.float32(1e-4)
     text = "p = Mul(c, c)  s = Add(p, floor)  r = Sqrt(s)  y = Div(c, r) }"
-    path = model(POWER.replace("1e-9", "1e-22") + text, {"w": kernel * np.float32(1e-7)})
-    convert(path, folder / "low.onnx", precision="fp16", data=[feed])
-    assert convolution(folder / "low.plan.json").format is Format.FP32
+    path = model(POWER.replace("1e-9", "1e-20") + text, {"w": kernel * np.float32(1e-3)})
+    result = convert(path, folder / "low.onnx", precision="fp16", data=[feed])
+    decision = convolution(folder / "low.plan.json")
+    assert (decision.format, decision.code) == (Format.FP32, "MP113")
+    assert result.trial.plans == 2  # the second had the product low
     assert verify(path, folder / "low.onnx", [feed]).verdict.passed
