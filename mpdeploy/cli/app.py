@@ -122,8 +122,9 @@ def _end(code: int) -> NoReturn:
         end_at_once(code)
     attended = sys.modules.get("mpdeploy.runtime.attended")
     if attended is not None and attended.any_given_up():  # Python would abort beside a thread that does not end
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):  # the call may have replaced some
+            if stream is not None:
+                stream.flush()
         os._exit(code)
     sys.exit(code)
 

@@ -15,11 +15,21 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return words[close[0]] if close and typed else ""
 
 
+def _seconds(value: float | None) -> float | None:
+    if value is None:
+        return None
+    from mpdeploy.graph.patience import require_seconds  # imports the graph library
+
+    return require_seconds(value)
+
+
 timeout_option = click.option(
     "--timeout",
     type=float,
     metavar="SECONDS",
-    help="The most that one run of a model may take; a longer one is stopped: exit code 3  [default: no limit].",
+    callback=lambda context, option, value: _seconds(value),
+    help="The most that one run of a model may take (engines aside); a longer one is stopped: exit code 3  "
+    "[default: no limit].",
 )
 
 

@@ -163,7 +163,7 @@ class _Run:
         data = None if self._wanted.train else self._given_data()
 
         def make(work: Path, final: Path) -> None:
-            record, examples = make_reference(source, work / REFERENCE, given, data)
+            record, examples = make_reference(source, work / REFERENCE, given, data, self._wanted.convert.timeout)
             if examples is not None and not record.made_up:
                 with (work / EXAMPLES).open("wb") as stream:
                     np.savez(stream, allow_pickle=False, **examples)

@@ -14,7 +14,6 @@ from mpdeploy.graph.patience import limited
 from mpdeploy.numerics.handover import MeasuredRanges
 from mpdeploy.records import load
 from mpdeploy.report.record import Fact
-from mpdeploy.runtime.attended import within
 from mpdeploy.runtime.choose import truthful_runner
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
 from mpdeploy.runtime.runner import Array, Feed, Runner, TensorSpec, input_specs
@@ -67,7 +66,7 @@ def make_reference(
     """
     if kind_of(source) is Kind.ONNX:
         return _copied(source, target, made_up=data is None), None
-    loaded = within(timeout, str(source), lambda: open_source(source, given, data))  # it runs the model once
+    loaded = open_source(source, given, data, timeout=timeout)
     export_fp32_onnx(loaded, target)
     runners: list[Runner] = []  # made once, when there is a file
 

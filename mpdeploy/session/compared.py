@@ -62,7 +62,15 @@ def subject_in(
         record = read_engine(path)
         facts = replace(record.source, path=str(path), files=(record.engine,))
         origin = _still_there(record.source, path.parent)
-        return Subject(path, None, facts, lambda: open_runner(path, Runtime(runtime)), None, origin=origin)
+        return Subject(
+            path,
+            None,
+            facts,
+            lambda: open_runner(path, Runtime(runtime), timeout=timeout),
+            None,
+            origin=origin,
+            timeout=timeout,
+        )
     if runtime in PROVIDERS:
         limit = require_seconds(timeout)
         return opened(

@@ -8,6 +8,7 @@ from mpdeploy.bundle.check import is_bundle
 from mpdeploy.engine.record import ENGINE_SUFFIXES, sidecar_of
 from mpdeploy.errors import UsageError
 from mpdeploy.files import readable_file
+from mpdeploy.graph.patience import limited, require_seconds
 from mpdeploy.runtime.runner import Runner
 from mpdeploy.source import kinds
 
@@ -83,6 +84,7 @@ def open_runner(
     these, a runtime that does not take it or an impossible number of threads, ``ModelError`` if the runtime refuses
     it or it would run code, ``DependencyError`` if the runtime or its hardware is missing.
     """
+    require_seconds(timeout)
     if not 0 <= threads <= _MOST_THREADS:
         raise UsageError(
             f"no runtime works in {threads} threads", where="--threads", remedy="leave it out for one per core"
@@ -110,19 +112,17 @@ def _open_torch(path: Path, given: "Given | None", data: "Feeds | None", timeout
 
     require_complete(path, given or NOTHING, with_data=data is not None)  # before torch is imported
 
-    from mpdeploy.runtime.attended import within
     from mpdeploy.runtime.runner import TensorSpec
     from mpdeploy.runtime.torch_module import TorchModuleRunner
     from mpdeploy.source.opening import open_source
 
-    loaded = within(timeout, str(path), lambda: open_source(path, given or NOTHING, data))  # it runs the model once
+    loaded = open_source(path, given or NOTHING, data, timeout=timeout)
     inputs = [TensorSpec(spec.name, spec.dtype, spec.shape) for spec in loaded.inputs]
     return TorchModuleRunner(loaded.module, inputs, loaded.outputs, str(path), timeout=timeout)
 
 
 def _open_onnx(path: Path, runtime: Runtime, threads: int, timeout: float | None) -> Runner:
     from mpdeploy.graph import io
-    from mpdeploy.graph.patience import limited
     from mpdeploy.runtime.choose import truthful_runner
     from mpdeploy.runtime.emulator import EmulatorRunner
     from mpdeploy.runtime.openvino import OpenVinoRunner

@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from mpdeploy.errors import InternalError, ModelError, MpdeployError
+from mpdeploy.runtime.attended import any_given_up
 from mpdeploy.runtime.fit import fit
 from mpdeploy.runtime.runner import Array, Execution, Feed, Runner, TensorSpec
 from mpdeploy.runtime.timing import time_runs
@@ -153,6 +155,14 @@ def _serve(
     connection: Connection, path: Path, runtime: Runtime, threads: int, given: Given, timeout: float | None
 ) -> None:
     """The process's whole life: open the file, then answer until the other end is closed."""
+    _answer(connection, path, runtime, threads, given, timeout)
+    if any_given_up():  # Python would abort beside a thread that does not end
+        os._exit(0)
+
+
+def _answer(
+    connection: Connection, path: Path, runtime: Runtime, threads: int, given: Given, timeout: float | None
+) -> None:
     try:
         start = time.perf_counter()
         if threads and kind_of(path) is Kind.TORCH:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpdeploy.errors import ModelError, UsageError
+from mpdeploy.errors import ModelError, MpdeployError, UsageError
+from mpdeploy.runtime.attended import within
 from mpdeploy.runtime.attention import plain_attention
 from mpdeploy.source.inputs import Inputs, parameter_names
 
@@ -32,7 +33,9 @@ def call(module: Any, keywords: tuple[str, ...], tensors: tuple[torch.Tensor, ..
     return module(**dict(zip(keywords, tensors, strict=True))) if keywords else module(*tensors)
 
 
-def adapt(module: Any, inputs: Inputs, where: str, keep: Sequence[str] = ()) -> tuple[Any, tuple[str, ...]]:
+def adapt(
+    module: Any, inputs: Inputs, where: str, keep: Sequence[str] = (), *, timeout: float | None = None
+) -> tuple[Any, tuple[str, ...]]:
     """Return a module that takes the inputs in order and returns tensors only, with the names of its outputs.
 
     It is the module itself where that is how it works.  The module is run once.
@@ -42,19 +45,26 @@ def adapt(module: Any, inputs: Inputs, where: str, keep: Sequence[str] = ()) -> 
         inputs: Its inputs, with an example of each.
         where: The file, for messages.
         keep: The only outputs to return, in their order; all if empty.
+        timeout: The seconds that the run may take.
 
     Raises:
         UsageError: The module fails on the examples, or has no output that ``keep`` names.
-        ModelError: It asks for a GPU, or returns no tensor.
+        ModelError: It asks for a GPU, returns no tensor, or takes too long.
     """
     names = tuple(spec.name for spec in inputs.specs)
     parameters = parameter_names(module)
     in_order = parameters[: len(names)] == names or not set(names) <= set(parameters)
     keywords = () if in_order else names
     tensors = tuple(inputs.examples[name] for name in names)
-    try:
+
+    def run() -> Any:
         with torch.no_grad(), plain_attention():
-            result = call(module, keywords, tensors)
+            return call(module, keywords, tensors)
+
+    try:
+        result = within(timeout, where, run)
+    except MpdeployError:
+        raise
     except Exception as error:
         shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(names, tensors, strict=True))
         if "CUDA" in str(error):

@@ -31,10 +31,11 @@ _OURS = {"record", "weights", "examples"}
 _STATE = {"record", "state"}
 
 
-def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedModule:
+def open_source(path: Path, given: Given, data: Feeds | None = None, *, timeout: float | None = None) -> LoadedModule:
     """Return the model at ``path``: anything that ``kinds.Kind`` names but an ONNX file.
 
-    ``data`` gives inputs and examples where ``given`` does not.  Raises ``UsageError`` for a file that is damaged
+    ``data`` gives inputs and examples where ``given`` does not.  The model is run once, which may take ``timeout``
+    seconds.  Raises ``UsageError`` for a file that is damaged
     or does not go with what is given, ``ModelError`` for one that would run code, ``DependencyError`` for a missing
     package.
     """
@@ -47,19 +48,19 @@ def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedMo
         model, notes = load_huggingface(path)
         suggested = None if given.inputs or data is not None else usual_inputs(model, path)
         inputs = suggested or find_inputs(model, given.inputs, data, where)
-        ready = _ready(model, inputs, where, given)
+        ready = _ready(model, inputs, where, given, timeout)
         return replace(ready, notes=notes)
     if kind is Kind.PROGRAM:
-        return open_program(path, given.inputs, data)
+        return open_program(path, given.inputs, data, timeout)
     if kind is Kind.TORCHSCRIPT:
         script = load_torchscript(path)
-        return _ready(script, find_inputs(script, given.inputs, data, where), where, given)
+        return _ready(script, find_inputs(script, given.inputs, data, where), where, given, timeout)
     if kind is Kind.SHARDED:
         from mpdeploy.source.sharded import read_sharded  # imports much of torch.distributed
 
-        return _from_weights(read_sharded(path), given, data, where)
+        return _from_weights(read_sharded(path), given, data, where, timeout)
     if kind is Kind.SAFETENSORS:
-        return _from_weights(read_safetensors(path), given, data, where)
+        return _from_weights(read_safetensors(path), given, data, where, timeout)
     content = read_torch(path, trust=given.trust)
     if isinstance(content, Mapping) and content.keys() in (_OURS, _STATE) and given.outputs:
         raise _fixed_outputs(where)
@@ -71,10 +72,10 @@ def open_source(path: Path, given: Given, data: Feeds | None = None) -> LoadedMo
         return load_state(path, _recipe(given))
     module = _module_in(content, given.weights, where)
     if module is None:
-        return _from_weights(content, given, data, where)
+        return _from_weights(content, given, data, where, timeout)
     notes = notes_on({**dict(module.named_parameters()), **dict(module.named_buffers())})
     module = module.float().cpu().eval().requires_grad_(False)
-    return replace(_ready(module, find_inputs(module, given.inputs, data, where), where, given), notes=notes)
+    return replace(_ready(module, find_inputs(module, given.inputs, data, where), where, given, timeout), notes=notes)
 
 
 def _fixed_outputs(where: str) -> UsageError:
@@ -85,7 +86,7 @@ def _fixed_outputs(where: str) -> UsageError:
     )
 
 
-def _from_weights(content: object, given: Given, data: Feeds | None, where: str) -> LoadedModule:
+def _from_weights(content: object, given: Given, data: Feeds | None, where: str, timeout: float | None) -> LoadedModule:
     require_complete(Path(where), given, with_data=data is not None)
     picked = pick_weights(content, given.weights, where)
     if given.factory is None:
@@ -100,17 +101,17 @@ def _from_weights(content: object, given: Given, data: Feeds | None, where: str)
     remedy = f"does {given.factory} build the model that was saved?"
     notes = fit_weights(model, picked.weights, where, remedy, given.ignore_weights)
     model.eval().requires_grad_(False)
-    loaded = _ready(model, find_inputs(model, given.inputs, data, where), where, given)
+    loaded = _ready(model, find_inputs(model, given.inputs, data, where), where, given, timeout)
     return replace(loaded, notes=(*picked.notes, *notes))
 
 
-def _ready(module: Any, inputs: Inputs, where: str, given: Given) -> LoadedModule:
+def _ready(module: Any, inputs: Inputs, where: str, given: Given, timeout: float | None) -> LoadedModule:
     if isinstance(module, nn.Module):
         module = module.eval()
         switch_to_export(module)
         for parameter in module.parameters():
             parameter.requires_grad_(False)
-    adapted, outputs = adapt(module, inputs, where, given.outputs)
+    adapted, outputs = adapt(module, inputs, where, given.outputs, timeout=timeout)
     return LoadedModule(adapted, inputs.specs, outputs, inputs.examples, Path(where).name, made_up=inputs.made_up)
 
 

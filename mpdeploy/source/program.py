@@ -69,7 +69,7 @@ def load_program(path: Path) -> Any:
     return program
 
 
-def open_program(path: Path, words: tuple[str, ...], data: Feeds | None) -> LoadedModule:
+def open_program(path: Path, words: tuple[str, ...], data: Feeds | None, timeout: float | None = None) -> LoadedModule:
     """Return the program in an archive as a module; its inputs have the names and axes of ``words`` where given.
 
     Examples come from ``data`` or else from the archive.  Raises as ``load_program`` does, and ``ModelError`` for a
@@ -93,7 +93,7 @@ def open_program(path: Path, words: tuple[str, ...], data: Feeds | None) -> Load
             raise UsageError("the archive has no example of each input", where=where, remedy="give samples with --data")
         examples = {spec.name: tensor for spec, tensor in zip(specs, given, strict=True)}
     inputs = Inputs(specs, examples, made_up=data is None)
-    module, outputs = adapt(program.module(check_guards=False), inputs, where)
+    module, outputs = adapt(program.module(check_guards=False), inputs, where, timeout=timeout)
     return LoadedModule(module, specs, outputs, examples, path.name, made_up=inputs.made_up, program=program)
 
 

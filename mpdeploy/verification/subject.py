@@ -10,7 +10,7 @@ from mpdeploy import records
 from mpdeploy.conversion.api import plan_path_of
 from mpdeploy.errors import MpdeployError, UsageError
 from mpdeploy.graph import io
-from mpdeploy.graph.patience import limit_of, limited
+from mpdeploy.graph.patience import limited
 from mpdeploy.numerics.formats import Format
 from mpdeploy.plan.record import PrecisionPlan
 from mpdeploy.plan.target import target_named
@@ -26,7 +26,7 @@ class Subject:
 
     ``model`` is the graph, None for an engine; ``make`` makes what runs it, when that is first asked for; ``plan``
     is None for a model that mpdeploy did not convert; ``arithmetic`` is what the emulator was asked for; ``origin`` is
-    the ONNX file that an engine was built from.
+    the ONNX file that an engine was built from; one run of the model may take ``timeout`` seconds.
     """
 
     path: Path
@@ -36,11 +36,7 @@ class Subject:
     plan: PrecisionPlan | None
     arithmetic: Arithmetic = PLAIN
     origin: Path | None = None
-
-    @property
-    def timeout(self) -> float | None:
-        """The seconds that one run of the model may take; None if nobody said."""
-        return None if self.model is None else limit_of(self.model)
+    timeout: float | None = None
 
     @functools.cached_property
     def runner(self) -> Runner:
@@ -84,7 +80,12 @@ def opened(path: Path, make: Callable[[], Runner] | None = None, *, timeout: flo
     """
     model = limited(io.load(path), timeout)
     return Subject(
-        path, model, model_facts(model, path), make or (lambda: truthful_runner(model, str(path))), plan_beside(path)
+        path,
+        model,
+        model_facts(model, path),
+        make or (lambda: truthful_runner(model, str(path))),
+        plan_beside(path),
+        timeout=timeout,
     )
 
 
@@ -98,6 +99,7 @@ def emulated(path: Path, arithmetic: Arithmetic, *, timeout: float | None = None
         lambda: EmulatorRunner(model, str(path), arithmetic=arithmetic),
         plan_beside(path),
         arithmetic,
+        timeout=timeout,
     )
 
 

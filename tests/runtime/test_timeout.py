@@ -18,7 +18,7 @@ import mpdeploy
 from mpdeploy.errors import ModelError, UsageError
 from mpdeploy.graph import io
 from mpdeploy.graph.patience import limit_of, limited
-from mpdeploy.runtime.attended import Attendant
+from mpdeploy.runtime.attended import Attendant, any_given_up
 from mpdeploy.runtime.ort import OrtRunner
 from mpdeploy.source.silence import silence
 
@@ -177,3 +177,60 @@ def test_the_thread_of_an_attendant_ends_with_it():
     while threading.active_count() > before and time.monotonic() < until:
         time.sleep(0.01)
     assert threading.active_count() <= before
+
+
+def test_a_second_signal_leaves_no_answer_behind_for_the_next_call():
+    attendant, held = Attendant("m", None), threading.Event()
+    signals = iter([KeyboardInterrupt, KeyboardInterrupt])
+
+    def interrupt(*_):
+        raise next(signals, TimeoutError)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            attendant.call(lambda: held.wait(30) and "old", lambda: None)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert next(signals, None) is None  # the second came while the first was heeded
+    held.set()
+    assert attendant.call(lambda: "new", lambda: None) == "new"
+    until = time.monotonic() + 10
+    while any_given_up() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not any_given_up()  # a call that ended after all left its thread
+
+
+def test_any_number_of_seconds_is_waited_for():
+    assert Attendant("m", 1e300).call(lambda: 7, lambda: None) == 7
+
+
+def test_the_limit_is_of_a_run_and_not_of_loading(tmp_path, cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(
+        "import time\nfrom torch import nn\n\n\ndef build():\n    time.sleep(3)\n    return nn.Linear(4, 2)\n"
+    )
+    torch.save(torch.nn.Linear(4, 2).state_dict(), "w.pth")
+    np.savez("d.npz", input=np.ones((1, 4), np.float32))
+    done = cli("run", "w.pth", "--model", "net.py:build", "--data", "d.npz", "--timeout", "2")
+    assert done.code == 0, done.err
+
+
+def test_a_benchmark_of_what_nothing_can_stop_ends_in_silence(tmp_path):
+    class Endless(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x
+            while bool((y == y).all()):
+                y = y * 0.5
+            return y
+
+    with silence():
+        torch.jit.script(Endless()).save(str(tmp_path / "m.pt"))
+    words = ("bench", tmp_path / "m.pt", "--input", "x:4", *LIMIT)
+    process = subprocess.run(
+        [sys.executable, "-m", "mpdeploy", *map(str, words)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert process.returncode == 3, process.stderr
+    assert "terminate called" not in process.stderr
