@@ -7,8 +7,11 @@ The format: a zip archive of ``.npy`` entries, each a header in Python's notatio
 import ast
 import contextlib
 import math
+import os
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +24,8 @@ from mpdeploy.memory import free_memory
 from mpdeploy.runtime.lazy import Header, LazyFeed
 from mpdeploy.runtime.runner import Array
 
+# What stands before an entry in a zip archive: a sign, and how long its name and its extra field are.
+_LOCAL, _LOCAL_SIGN, _UTF8 = struct.Struct("<4s22x2H"), b"PK\x03\x04", 0x800
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES: dict[tuple[int, ...], int] = {
     (1, 0): 2,
@@ -50,8 +55,10 @@ def read_npz(path: Path) -> LazyFeed:
                 where=str(path),
                 remedy="save it with numpy.savez(FILE, INPUT_NAME=array)",
             )
+    places: dict[str, _Place] = {}
     with _archive(path) as archive:
         entries = sound_entries(archive, str(path))
+        stamp = _stamp(path)
         if len(entries) > _MOST_ARRAYS:
             raise UsageError(f"the data holds {len(entries):,} arrays", where=str(path), remedy=_REMEDY)
         headers: dict[str, Header] = {}
@@ -61,7 +68,8 @@ def read_npz(path: Path) -> LazyFeed:
                 raise UsageError(f"the data holds '{name}' twice", where=str(path), remedy=_REMEDY)
             with _stream_of(archive, entry, path) as stream:
                 headers[name], _ = _header(stream, entry, path)
-    return LazyFeed(headers, lambda name: _read(path, name))
+            places[name] = _Place(path, entry, stamp)
+    return LazyFeed(headers, lambda name: _read(name, places[name]))
 
 
 def save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
@@ -91,23 +99,53 @@ def _stream_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> 
         raise _refused(entry.filename.removesuffix(".npy"), path, "is damaged") from error
 
 
-def _read(path: Path, name: str) -> Array:
-    """Read one array; what was judged is judged again, for the file may have changed meanwhile."""
-    with _archive(path) as archive:
-        entry = next((e for e in sound_entries(archive, str(path)) if e.filename.removesuffix(".npy") == name), None)
-        if entry is None:
-            raise _refused(name, path, "is not there any more")
-        with _stream_of(archive, entry, path) as stream:
-            header, fortran = _header(stream, entry, path)
-            size = header.nbytes
-            if size * _ROOM > free_memory():
-                raise _refused(name, path, f"takes {size:,} bytes, which do not fit into memory", "store it in parts")
-            numbers = _numbers(stream, size)
+@dataclass(frozen=True)
+class _Place:
+    """Where an array lies: in which file, as that was when its directory was judged, and in which entry."""
+
+    path: Path
+    entry: zipfile.ZipInfo
+    stamp: tuple[int, ...]
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read(name: str, place: _Place) -> Array:
+    """Read one array; its entry is found by the directory that was judged, which is not read again for each."""
+    path = place.path
+    try:
+        with path.open("rb") as file:
+            if _stamp(path) != place.stamp:
+                raise _refused(name, path, "is not what it was: the file has changed", "read the data again")
+            with _entry_of(file, place.entry) as stream:
+                header, fortran = _header(stream, place.entry, path)
+                size = header.nbytes
+                if size * _ROOM > free_memory():
+                    says = f"takes {size:,} bytes, which do not fit into memory"
+                    raise _refused(name, path, says, "store it in parts")
+                numbers = _numbers(stream, size)
+    except DAMAGE as error:
+        raise _refused(name, path, "is damaged") from error
     array = numbers.view(header.dtype)
     return array.reshape(header.shape[::-1]).T if fortran else array.reshape(header.shape)
 
 
-def _numbers(stream: IO[bytes], size: int) -> Array:
+def _entry_of(file: IO[bytes], entry: zipfile.ZipInfo) -> zipfile.ZipExtFile:
+    """Return an entry's content, its checksum compared at the end; what stands before it must name the same entry."""
+    file.seek(entry.header_offset)
+    sign, name_length, extra_length = _LOCAL.unpack(file.read(_LOCAL.size))
+    if sign != _LOCAL_SIGN or file.read(name_length) != entry.orig_filename.encode(
+        "utf-8" if entry.flag_bits & _UTF8 else "cp437"
+    ):
+        raise zipfile.BadZipFile
+    file.seek(extra_length, os.SEEK_CUR)
+    return zipfile.ZipExtFile(file, "r", entry)
+
+
+def _numbers(stream: zipfile.ZipExtFile | IO[bytes], size: int) -> Array:
     content = np.empty(size, np.uint8)
     done = 0
     while chunk := stream.read(_CHUNK):  # to the end: only then its checksum is compared
@@ -118,7 +156,7 @@ def _numbers(stream: IO[bytes], size: int) -> Array:
     return content
 
 
-def _header(stream: IO[bytes], entry: zipfile.ZipInfo, path: Path) -> tuple[Header, bool]:
+def _header(stream: zipfile.ZipExtFile | IO[bytes], entry: zipfile.ZipInfo, path: Path) -> tuple[Header, bool]:
     """Read what an entry says of its array, and whether its first axis is the innermost one (as in Fortran)."""
     name = entry.filename.removesuffix(".npy")
     start = stream.read(len(_MAGIC) + 2)

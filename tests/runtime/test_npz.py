@@ -298,3 +298,28 @@ def test_a_file_that_is_damaged_anywhere_ends_in_arrays_or_in_one_line(tmp_path,
         content[place % len(content)] = value
     path.write_bytes(content[: max(1, int(len(content) * kept))])
     attempt(path)
+
+
+def test_a_directory_is_judged_once_for_all_arrays(tmp_path, monkeypatch):
+    path, judged = tmp_path / "d.npz", []
+    save_npz(path, {f"a{number}": np.full(2, number) for number in range(50)})
+    sound = npz.sound_entries
+    monkeypatch.setattr(npz, "sound_entries", lambda archive, where: judged.append(where) or sound(archive, where))
+    feed = read_npz(path)
+    assert [feed[name][0] for name in feed] == list(range(50))
+    assert len(judged) == 1
+
+
+@pytest.mark.parametrize("change", ["other numbers", "cut short"])
+def test_a_file_that_changed_after_it_was_judged_is_not_believed(tmp_path, change):
+    path = tmp_path / "d.npz"
+    save_npz(path, {"a": np.arange(1000)})
+    feed = read_npz(path)
+    content = path.read_bytes()
+    path.unlink()
+    if change == "other numbers":
+        save_npz(path, {"a": np.arange(1000, 2000)})
+    else:
+        path.write_bytes(content[:500])
+    with pytest.raises(UsageError, match="the array 'a' is not what it was: the file has changed"):
+        feed["a"]
