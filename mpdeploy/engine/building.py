@@ -16,7 +16,7 @@ from mpdeploy.engine.network import Network
 from mpdeploy.engine.options import BuildOptions
 from mpdeploy.engine.proof import ProductFormat, check_kept, check_lowered, check_plan, narrowed, promises_of
 from mpdeploy.engine.publish import publish_engine, require_free
-from mpdeploy.engine.ranges import profile_from
+from mpdeploy.engine.ranges import fixed_by_data, profile_from
 from mpdeploy.engine.record import DriftSummary, EngineRecord, file_facts, sidecar_of
 from mpdeploy.engine.spread import measure_spread
 from mpdeploy.engine.target import Target, check_network
@@ -77,8 +77,10 @@ def build_engine(
     with maker.parse(source) as parsed:
         if _stamp(source) != stamp:  # else the record would hold the hashes of another model than the engine's
             raise UsageError("the model changed while it was read", where=str(source), remedy="build it again")
+        found: tuple[str, ...] = ()
         if feeds is not None and not chosen.profiles:
             chosen = replace(chosen, profiles=profile_from(feeds, parsed.network.inputs, str(source)))
+            found = fixed_by_data(chosen.profiles, parsed.network.inputs)
         check_network(parsed.network, chosen, target, str(source))
         _prove(parsed.network, facts, expected, None if plan is None else Path(plan))
         job = _Job(maker, facts, chosen, target, progress)
@@ -93,7 +95,7 @@ def build_engine(
                 reused=reused,
             )
             doubt = doubt_of(record.inspected or {}, expected)
-            record = replace(record, warnings=(*record.warnings, doubt) if doubt else record.warnings)
+            record = replace(record, warnings=(*record.warnings, *found, *((doubt,) if doubt else ())))
             if rebuilds > 1:
                 run = None if feeds is None or target.gpu is None else partial(_first_results, record, feeds)
                 record = replace(record, spread=measure_spread(scratch, partial(_build_again, job), rebuilds, run))

@@ -37,6 +37,19 @@ def profile_from(feeds: Feeds, inputs: Sequence[Port], where: str) -> tuple[Prof
     return (Profile(tuple(_range_of(port, seen[port.name]) for port in dynamic)),)
 
 
+def fixed_by_data(profiles: Sequence[Profile], inputs: Sequence[Port]) -> tuple[str, ...]:
+    """Return a warning for each dynamic axis of which the data hold a single size: the engine takes no other."""
+    ranges = {found.name: found for profile in profiles for found in profile.ranges}
+    return tuple(
+        f"axis {axis} of input '{port.name}' is {ranges[port.name].max[axis]} in all the data, and so in the engine: "
+        "--shapes opens it"
+        for port in inputs
+        if port.name in ranges and not port.holds_shape
+        for axis, size in enumerate(port.shape)
+        if not isinstance(size, int) and ranges[port.name].min[axis] == ranges[port.name].max[axis] > 1
+    )
+
+
 def _range_of(port: Port, shapes: Sequence[Shape]) -> ShapeRange:
     columns = [Counter(column) for column in zip(*shapes, strict=True)]
     smallest = tuple(min(column) for column in columns)

@@ -90,11 +90,16 @@ def _is_bound(model: ir.Model) -> bool:
 
 
 def _refusal(path: Path, runtime: str) -> Refusal | None:
-    size = sum(file.stat().st_size for file in (path, *path.parent.glob(f"{path.name}.*.data")))
+    facts = [(str(f.absolute()), f.stat()) for f in (path, *path.parent.glob(f"{path.name}.*.data"))]
+    size = sum(stat.st_size for _, stat in facts)
     free = free_memory()
     if size * _ROOM > free:
         return Refusal(runtime, f"{size / 1e9:.1f} GB of it want more than the {free / 1e9:.1f} GB free", asked=False)
-    answer = _loader().ask(Question(str(path.absolute()), runtime))
+    loader, stamp = _loader(), tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in facts)
+    # An export converts a model and verifies it: to load it twice would cost its time and memory twice.
+    if loader.latest is None or loader.latest[0] != (runtime, stamp):
+        loader.latest = (runtime, stamp), loader.ask(Question(str(path.absolute()), runtime))
+    answer = loader.latest[1]
     if isinstance(answer, Refusal):
         return answer
     return Refusal(runtime, answer.reason, lacks_kernel=answer.lacks_kernel) if answer.reason else None
@@ -105,6 +110,7 @@ class _Loader:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self.latest: tuple[object, Answer | Refusal] | None = None  # what was asked last, and the answer
         atexit.register(self._end)
 
     def ask(self, question: Question) -> Answer | Refusal:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mpdeploy.engine.network import Port
-from mpdeploy.engine.ranges import profile_from
+from mpdeploy.engine.ranges import fixed_by_data, profile_from
 from mpdeploy.errors import UsageError
 from mpdeploy.runtime.feeds import feeds_of
 
@@ -25,6 +25,15 @@ def test_the_first_axis_goes_down_to_one_and_the_others_to_what_was_seen():
     port = Port("x", "fp32", ("batch", "time"))
     data = feeds_of([{"x": np.zeros((8, 20))}, {"x": np.zeros((8, 30))}])
     assert str(profile_from(data, [port], "m")[0].ranges[0]) == "x:1x20:8x30:8x30"
+
+
+def test_an_axis_of_a_single_size_is_told():
+    port = Port("x", "fp32", ("batch", "time", 4))
+    data = feeds_of([{"x": np.zeros((8, 20, 4))}, {"x": np.zeros((8, 20, 4))}])
+    (told,) = fixed_by_data(profile_from(data, [port], "m"), [port])
+    assert told.startswith("axis 1 of input 'x' is 20 in all the data")
+    several = feeds_of([{"x": np.zeros((8, 20, 4))}, {"x": np.zeros((8, 30, 4))}])
+    assert fixed_by_data(profile_from(several, [port], "m"), [port]) == ()
 
 
 def test_of_equally_frequent_sizes_the_largest():

@@ -90,6 +90,19 @@ def test_verify_tells_of_a_model_that_it_emulates_and_no_runtime_loads(tmp_path)
     assert len(notes[bound]) == 1
 
 
+def test_a_model_that_stayed_the_same_is_not_loaded_again(tmp_path, monkeypatch):
+    asked = []
+    ask = _Loader.ask
+    monkeypatch.setattr(_Loader, "ask", lambda self, question: asked.append(question) or ask(self, question))
+    path = saved(tmp_path / "model.onnx", "y = MatMul(x, w)", "float16")
+    for _ in range(2):
+        assert refusals(io.load(path), path, "onnxruntime") == ()
+    assert len(asked) == 1
+    saved(path, "m = MatMul(x, w)  y = Relu(m)", "float16")
+    assert refusals(io.load(path), path, "onnxruntime") == ()
+    assert len(asked) == 2
+
+
 def test_a_plan_for_a_target_that_nobody_knows_is_no_plan(tmp_path):
     plain, low = saved(tmp_path / "plain.onnx", "y = MatMul(x, w)"), tmp_path / "low.onnx"
     convert(plain, low, precision="bf16")
