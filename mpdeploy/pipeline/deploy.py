@@ -23,6 +23,7 @@ from mpdeploy.pipeline.record import Exported, Stage, Watch, quiet_stage, unwatc
 from mpdeploy.pipeline.reference import REFERENCE, Reference, feeds_for, make_reference, trained_ranges, with_notes
 from mpdeploy.pipeline.release import CONVERSION, DRIFT, EXAMPLES, FACTS, bundle, gather_report
 from mpdeploy.pipeline.stages import Done, Workshop, workshop
+from mpdeploy.pipeline.steps import notes_on
 from mpdeploy.pipeline.training import Trains, to_the_end, train_stage
 from mpdeploy.runtime.feeds import Feeds, feeds_of, open_feeds
 from mpdeploy.source.given import Given
@@ -140,7 +141,7 @@ class _Run:
             reference=str(latest / REFERENCE),
             latest=str(latest),
             release=str(shipped or ""),
-            notes=record.notes,
+            notes=notes_on(record, models),
             seconds=round(time.monotonic() - self._started, 3),
         )
 

@@ -17,11 +17,10 @@ from mpdeploy.numerics.formats import Format
 from mpdeploy.pipeline.manifest import is_exported, write_manifest
 from mpdeploy.pipeline.record import Exported, ExportResult, Stage, Watch, Wishes, quiet_stage, unwatched
 from mpdeploy.pipeline.reference import REFERENCE, feeds_for, make_reference, trained_ranges, with_notes
-from mpdeploy.pipeline.steps import report_on
+from mpdeploy.pipeline.steps import notes_on, report_on
 from mpdeploy.records import relocated, save
 from mpdeploy.report.write import write_report
 from mpdeploy.runtime.apart import require_apart
-from mpdeploy.runtime.doubts import DOUBT
 from mpdeploy.runtime.feeds import Feeds, as_feeds, feeds_of
 from mpdeploy.source.given import NOTHING, Given
 from mpdeploy.source.kinds import Kind, kind_of
@@ -116,7 +115,7 @@ def _fill(
         passed=passed,
         seconds=0.0,
         manifest=str(manifest),
-        notes=(*record.notes, *dict.fromkeys(n for m in models for n in m.drift.notes if n.startswith(DOUBT))),
+        notes=notes_on(record, models),
     )
     return relocated(result, scratch, folder)
 

@@ -1,5 +1,6 @@
 """Steps of the road that an export and the pipeline share."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,11 +12,18 @@ from mpdeploy.records import load
 from mpdeploy.report.compose import plan_table as rows_of
 from mpdeploy.report.environment import environment
 from mpdeploy.report.record import EngineRow, Fact, PlanTable, Report
+from mpdeploy.runtime.doubts import DOUBT
 
 
 def plan_table(conversion: ConversionResult) -> PlanTable:
     """Return what a conversion's plan keeps in FP32, as rows for a report."""
     return rows_of(load(PrecisionPlan, Path(conversion.plan)), conversion.model)
+
+
+def notes_on(reference: Reference, models: Iterable[Exported]) -> tuple[str, ...]:
+    """Return what a person should know of the source and of the data."""
+    doubts = (note for model in models for note in model.drift.notes if note.startswith(DOUBT))
+    return tuple(dict.fromkeys((*reference.notes, *doubts)))
 
 
 def report_on(reference: Reference, models: tuple[Exported, ...], commands: tuple[str, ...]) -> Report:

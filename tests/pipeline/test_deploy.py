@@ -168,3 +168,15 @@ def test_each_stage_tells_what_it_was_made_from(home):
         assert record.name == stage.name
         assert record.inputs["mpdeploy"]
         assert record.files
+
+
+def test_data_that_cannot_be_right_are_among_the_notes(home):
+    trained = run()
+    point = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
+    point[3, 2] = np.nan
+    np.savez("data.npz", point=point)
+    Path("models").mkdir()
+    Path("deploy.toml").write_text(
+        f'output = "two"\n[model]\npath = "{trained.reference}"\n[verify]\ndata = "data.npz"\nbudget = "cosine>=0"\n'
+    )
+    assert any("NaN" in note for note in run().notes)
