@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class SafeReader(FileSystemReader):
         try:
             with path.open("rb") as stream:
                 metadata = _Unpickler(stream, str(path)).load()
-        except (OSError, EOFError, pickle.UnpicklingError, AttributeError, TypeError, ValueError, IndexError) as error:
+        except (OSError, EOFError, pickle.UnpicklingError, AttributeError, TypeError, ValueError, LookupError) as error:
             raise UsageError("the sharded state is damaged", where=str(path)) from error
         if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
             raise UsageError("the sharded state is damaged", where=str(path))
@@ -75,12 +76,22 @@ def fill(tensors: dict[str, Any], reader: SafeReader, folder: Path) -> None:
         ) from error
 
 
+def _member(kind: Any, name: Any) -> Any:
+    """Stands for ``getattr`` in a pickle: returns an enumeration's member, and nothing else."""
+    if not (isinstance(kind, type) and issubclass(kind, Enum)):
+        raise pickle.UnpicklingError(f"{kind!r} is not an enumeration")
+    return kind.__members__[name]
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(self, stream: Any, where: str) -> None:
         super().__init__(stream)
         self._where = where
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return what torch writes there by itself; raise ``ModelError`` for anything else."""
+        if (module, name) == ("builtins", "getattr"):
+            return _member  # how Python up to 3.11.3 pickles an enumeration's member
         dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not dtype and name not in _ALLOWED.get(module, ()):
             raise ModelError(

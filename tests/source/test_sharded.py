@@ -3,6 +3,7 @@
 import os
 import pickle
 import warnings
+from enum import Enum
 
 import pytest
 import torch
@@ -75,4 +76,35 @@ def test_metadata_that_claim_more_than_the_shards_hold(folder):
     entry.size = torch.Size([1 << 40])
     path.write_bytes(pickle.dumps(metadata))
     with pytest.raises(UsageError, match=r"the metadata claim 43980465\d+ bytes, the shards hold"):
+        read_sharded(folder)
+
+
+class Taken:
+    """Pickles as what ``getattr`` gives."""
+
+    def __init__(self, *arguments):
+        self.arguments = arguments
+
+    def __reduce__(self):
+        return getattr, self.arguments
+
+
+def test_an_enumeration_is_read_as_any_python_writes_it(folder):
+    # Up to 3.11.3 Python pickled a member as getattr(class, name).
+    class Older(pickle.Pickler):
+        def reducer_override(self, value):
+            return (getattr, (type(value), value.name)) if isinstance(value, Enum) else NotImplemented
+
+    reader = SafeReader(folder)
+    metadata = reader.read_metadata()
+    with (folder / ".metadata").open("wb") as stream:
+        Older(stream).dump(metadata)
+    assert b"getattr" in (folder / ".metadata").read_bytes()
+    assert reader.read_metadata().state_dict_metadata == metadata.state_dict_metadata
+
+
+@pytest.mark.parametrize("arguments", [(torch.Size, "__init__"), (torch.Size, "__subclasses__"), ("text", "format")])
+def test_s2_metadata_that_ask_for_anything_but_a_member(folder, arguments):
+    (folder / ".metadata").write_bytes(pickle.dumps(Taken(*arguments)))
+    with pytest.raises(UsageError, match="the sharded state is damaged"):
         read_sharded(folder)
