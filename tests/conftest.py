@@ -1,12 +1,19 @@
 """Shared by all tests: the command line called in this process, and skipping where there is no GPU."""
 
 import json
+import signal
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from mpdeploy.engine.gpu import find_gpus
+
+
+def pytest_configure():
+    """Ctrl-C counts in the commands that tests start, also where the tests were started with ``&``."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
